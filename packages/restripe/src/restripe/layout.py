@@ -1,0 +1,431 @@
+"""Meshes, layouts, and what a rank owns under one, in closed form.
+
+Sharding is torch.chunk, mesh dims left to right: each cuts what the one before left into chunks of ceil(length / size).
+Nothing here loops over the ranks of the world: the cost of a question depends on the layout, not on how many ranks it has
+(a Mesh counts its ranks once, when it is made).
+
+Words: a *region* is, for each tensor dim, a tuple of half-open global intervals that lie one after another in the local
+tensor; the region is their product. A plain shard has one interval a dim. An empty region has a dim without intervals; the
+region `()` of a 0-dim tensor holds its one element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DeviceMesh, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement
+
+from restripe.errors import InvalidPlacementError, LayoutError, UnsupportedPlacementError
+
+Interval = tuple[int, int]
+Intervals = tuple[Interval, ...]
+Region = tuple[Intervals, ...]
+Coordinates = tuple[int, ...]
+
+
+def lengths(region: Region) -> tuple[int, ...]:
+    """The sizes of the region's local tensor, in elements."""
+    return tuple(sum(hi - lo for lo, hi in intervals) for intervals in region)
+
+
+def numel(region: Region) -> int:
+    """The number of elements in the region (1 for the region of a 0-dim tensor)."""
+    return math.prod(lengths(region))
+
+
+def cut(intervals: Intervals, pieces: int, index: int) -> Intervals:
+    """Piece `index` of the concatenated intervals, cut as torch.chunk cuts into `pieces`."""
+    length = sum(hi - lo for lo, hi in intervals)
+    chunk = -(-length // pieces)
+    begin, end = chunk * index, min(chunk * (index + 1), length)
+    taken, seen = [], 0
+    for lo, hi in intervals:
+        first, last = max(lo, lo + begin - seen), min(hi, lo + end - seen)
+        if first < last:
+            taken.append((first, last))
+        seen += hi - lo
+    return tuple(taken)
+
+
+@dataclass(frozen=True, eq=False)
+class Mesh:
+    """An n-dim grid of distinct ranks of a process group, in row-major order.
+
+    Args:
+        shape: the grid's sizes, each at least 1.
+        ranks: the group ranks, row-major; any order, none twice.
+
+    Raises:
+        LayoutError: the ranks do not fill the shape, one stands twice, or one is negative.
+    """
+
+    shape: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if math.prod(self.shape) != len(self.ranks) or not self.ranks:
+            raise LayoutError(f"a mesh of shape {self.shape} needs {math.prod(self.shape)} ranks, at least one; got {len(self.ranks)}")
+        if len(set(self.ranks)) != len(self.ranks):
+            twice = sorted(rank for rank in set(self.ranks) if self.ranks.count(rank) > 1)
+            raise LayoutError(f"a mesh needs distinct ranks, but {twice} stand more than once in {short(self.ranks)}; name each rank once")
+        if min(self.ranks) < 0:
+            raise LayoutError(f"mesh ranks count from 0, got {min(self.ranks)}; name ranks of the process group")
+
+    @classmethod
+    def of(cls, mesh: Any) -> Mesh:
+        """The mesh of a Mesh, an object with a `.mesh` or `._mesh` rank tensor, a rank tensor, or nested lists of ranks."""
+        if isinstance(mesh, Mesh):
+            return mesh
+        for name in ("mesh", "_mesh"):
+            mesh = getattr(mesh, name, mesh)
+        try:
+            grid = torch.as_tensor(mesh, device="cpu")
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise LayoutError(f"expected a mesh of ranks, got {mesh!r} ({error}); pass a Mesh, a DeviceMesh or nested lists") from error
+        if grid.dtype.is_floating_point or grid.dtype.is_complex or grid.dtype == torch.bool:
+            raise LayoutError(f"expected a mesh of integer ranks, got dtype {grid.dtype}; pass ranks of the process group")
+        return cls(tuple(grid.shape), tuple(grid.flatten().tolist()))
+
+    @classmethod
+    def from_device_mesh(cls, mesh: DeviceMesh, group: dist.ProcessGroup | None = None) -> Mesh:
+        """The mesh with its global ranks translated to ranks of the torch process group (the default one when None).
+
+        Raises:
+            LayoutError: a rank of the mesh is not a member of the group.
+        """
+        group = dist.group.WORLD if group is None else group
+        place = {rank: index for index, rank in enumerate(dist.get_process_group_ranks(group))}
+        strangers = [rank for rank in mesh.mesh.flatten().tolist() if rank not in place]
+        if strangers:
+            raise LayoutError(f"global ranks {short(strangers)} of the mesh are not in the process group; use a group that covers both meshes")
+        return cls(tuple(mesh.mesh.shape), tuple(place[rank] for rank in mesh.mesh.flatten().tolist()))
+
+    @property
+    def ndim(self) -> int:
+        """The number of mesh dims."""
+        return len(self.shape)
+
+    @cached_property
+    def mesh(self) -> torch.Tensor:
+        """The ranks as an int64 tensor of the mesh's shape, the form that the drop-in and DeviceMesh share."""
+        return torch.tensor(self.ranks, dtype=torch.int64).reshape(self.shape)
+
+    @property
+    def _mesh(self) -> torch.Tensor:
+        return self.mesh
+
+    @cached_property
+    def _index(self) -> dict[int, int]:
+        return {rank: index for index, rank in enumerate(self.ranks)}
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.shape, self.ranks))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Mesh) and self._hash == other._hash and self.shape == other.shape and self.ranks == other.ranks
+
+    def __repr__(self) -> str:
+        return f"Mesh(shape={self.shape}, ranks={short(self.ranks)})"
+
+    def __contains__(self, rank: int) -> bool:
+        return rank in self._index
+
+    def covers(self, other: Mesh) -> bool:
+        """Whether every rank of the other mesh is in this one."""
+        return self is other or all(rank in self._index for rank in other.ranks)
+
+    def coordinates(self, rank: int) -> Coordinates | None:
+        """The rank's coordinates, or None outside the mesh."""
+        index = self._index.get(rank)
+        return None if index is None else unravel(index, self.shape)
+
+    def rank_at(self, coordinates: Sequence[int]) -> int:
+        """The rank at these coordinates."""
+        return self.ranks[ravel(coordinates, self.shape)]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a tensor lies: a mesh and one placement a mesh dim, Shard(dim) or Replicate().
+
+    Raises:
+        UnsupportedPlacementError: a placement of another kind, subclasses of Shard included.
+        LayoutError: placements and mesh dims differ in number.
+    """
+
+    mesh: Mesh
+    placements: tuple[Placement, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mesh", Mesh.of(self.mesh))
+        object.__setattr__(self, "placements", tuple(self.placements))
+        check_kinds(self.placements)
+        if len(self.placements) != self.mesh.ndim:
+            raise LayoutError(
+                f"expected one placement a mesh dim: {self.mesh.ndim} for mesh shape {self.mesh.shape}, "
+                f"got {len(self.placements)}: {self.placements}"
+            )
+
+
+def check_kinds(placements: Sequence[object]) -> None:
+    """Refuse every placement that is neither exactly Shard nor Replicate (UnsupportedPlacementError)."""
+    for index, placement in enumerate(placements):
+        if type(placement) not in (Shard, Replicate):
+            raise UnsupportedPlacementError(
+                f"placement {placement!r} of mesh dim {index} cannot be moved: expected Shard(dim) or Replicate(); redistribute to one of them first"
+            )
+
+
+def shard_dims(placements: Sequence[Placement], ndim: int) -> tuple[int | None, ...]:
+    """For each mesh dim the tensor dim that it shards, counted from 0, or None where it replicates.
+
+    Raises:
+        InvalidPlacementError: a shard dim outside [-ndim, ndim).
+    """
+    dims: list[int | None] = []
+    for index, placement in enumerate(placements):
+        if not isinstance(placement, Shard):
+            dims.append(None)
+            continue
+        if not -ndim <= placement.dim < ndim:
+            raise InvalidPlacementError(
+                f"{placement!r} of mesh dim {index} names tensor dim {placement.dim}, but the tensor has {ndim} dims; name one in [{-ndim}, {ndim})"
+            )
+        dims.append(placement.dim % ndim)
+    return tuple(dims)
+
+
+class Chunk(NamedTuple):
+    """One chunk of a tensor dim: its coordinate on each cutting mesh dim, and its half-open global interval."""
+
+    coordinates: Coordinates
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """A tensor dim of `length` elements, cut by mesh dims of these `sizes` from left to right."""
+
+    length: int
+    sizes: tuple[int, ...]
+
+    def interval(self, coordinates: Sequence[int]) -> Interval:
+        """The half-open interval at these coordinates (lo == hi where it is empty)."""
+        lo, hi = 0, self.length
+        for size, index in zip(self.sizes, coordinates, strict=True):
+            chunk = -(-(hi - lo) // size)
+            lo, hi = min(hi, lo + chunk * index), min(hi, lo + chunk * (index + 1))
+        return lo, hi
+
+    def owner(self, position: int) -> Chunk:
+        """The chunk that holds this position, 0 <= position < length."""
+        lo, hi, coordinates = 0, self.length, []
+        for size in self.sizes:
+            chunk = -(-(hi - lo) // size)
+            index = (position - lo) // chunk
+            lo, hi = lo + chunk * index, min(hi, lo + chunk * (index + 1))
+            coordinates.append(index)
+        return Chunk(tuple(coordinates), lo, hi)
+
+    def meeting(self, lo: int, hi: int) -> Iterator[Chunk]:
+        """The nonempty chunks that overlap [lo, hi), in order."""
+        while lo < hi:
+            chunk = self.owner(lo)
+            yield chunk
+            lo = chunk.hi
+
+    def ordinal(self, position: int) -> int:
+        """How many nonempty chunks lie wholly before the one that holds this position."""
+        return _ordinal(self.length, self.sizes, position)
+
+    def divides(self, parts: int) -> bool:
+        """Whether every nonempty chunk splits into that many equal parts."""
+        return all(size % parts == 0 for size in _chunk_lengths(self.length, self.sizes))
+
+    def most(self, length: int) -> int:
+        """A bound on how many nonempty chunks one interval of this length can meet."""
+        return _most(self.length, self.sizes, length)
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest chunk: the first one."""
+        lo, hi = self.interval((0,) * len(self.sizes))
+        return hi - lo
+
+    @property
+    def period(self) -> tuple[int, int]:
+        """(period, end): within [0, end) the cuts repeat every `period` elements; (1, length) where nothing cuts."""
+        if not self.sizes or not self.length:
+            return 1, self.length
+        chunk = -(-self.length // self.sizes[0])
+        return chunk, self.length // chunk * chunk
+
+
+def _ordinal(length: int, sizes: tuple[int, ...], position: int) -> int:
+    if not sizes:
+        return 0
+    chunk = -(-length // sizes[0])
+    whole, inside = divmod(position, chunk)
+    rest = min(chunk, length - whole * chunk)
+    before = whole * _count(chunk, sizes[1:]) if whole else 0
+    return before + _ordinal(rest, sizes[1:], inside)
+
+
+def _count(length: int, sizes: tuple[int, ...]) -> int:
+    """The number of nonempty chunks."""
+    return _ordinal(length, sizes, length - 1) + 1 if length else 0
+
+
+def _most(total: int, sizes: tuple[int, ...], length: int) -> int:
+    if not sizes or not total:
+        return 1
+    chunk = -(-total // sizes[0])
+    met = min(-(-total // chunk), (length - 2) // chunk + 2)
+    return met * _most(chunk, sizes[1:], min(length, chunk))
+
+
+def _chunk_lengths(length: int, sizes: tuple[int, ...]) -> set[int]:
+    """The lengths that nonempty chunks have; two a mesh dim at most."""
+    found = {length}
+    for size in sizes:
+        chunks = {(total, -(-total // size)) for total in found if total}
+        found = {chunk for _, chunk in chunks} | {total % chunk for total, chunk in chunks}
+    return found - {0}
+
+
+class Place(NamedTuple):
+    """A rank's place in a partition.
+
+    `shard`: for each tensor dim, the coordinates on the mesh dims that shard it. `replica`: the rank's number among the
+    ranks that hold the same shard, in mesh order.
+    """
+
+    shard: tuple[Coordinates, ...]
+    replica: int
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A layout applied to a tensor's shape: which rank owns what. Mesh dims of size 1 neither shard nor replicate.
+
+    Raises:
+        InvalidPlacementError: a shard dim that the shape does not have.
+    """
+
+    layout: Layout
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        self.dims  # noqa: B018  (refuse a bad shard dim at birth)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The layout's mesh."""
+        return self.layout.mesh
+
+    @cached_property
+    def dims(self) -> tuple[tuple[int, ...], ...]:
+        """For each tensor dim the mesh dims that shard it, left to right."""
+        targets = shard_dims(self.layout.placements, len(self.shape))
+        sizes = self.mesh.shape
+        return tuple(tuple(m for m, target in enumerate(targets) if target == d and sizes[m] > 1) for d in range(len(self.shape)))
+
+    @cached_property
+    def replicating(self) -> tuple[int, ...]:
+        """The mesh dims that replicate, left to right."""
+        return replicating(self.layout)
+
+    @property
+    def replicas(self) -> int:
+        """How many ranks hold each region."""
+        return math.prod(self._replica_sizes)
+
+    @cached_property
+    def _replica_sizes(self) -> tuple[int, ...]:
+        return tuple(self.mesh.shape[m] for m in self.replicating)
+
+    @cached_property
+    def cuts(self) -> tuple[Cuts, ...]:
+        """How each tensor dim is cut."""
+        return tuple(Cuts(n, tuple(self.mesh.shape[m] for m in dims)) for n, dims in zip(self.shape, self.dims, strict=True))
+
+    def place(self, rank: int) -> Place | None:
+        """Which shard the rank holds, and which replica of it; None outside the mesh."""
+        at = self.mesh.coordinates(rank)
+        if at is None:
+            return None
+        shard = tuple(tuple(at[m] for m in dims) for dims in self.dims)
+        return Place(shard, ravel([at[m] for m in self.replicating], self._replica_sizes))
+
+    def rank_of(self, shard: Sequence[Coordinates], replica: int) -> int:
+        """The rank that holds replica number `replica` of the region at this shard coordinate."""
+        at = [0] * self.mesh.ndim
+        for dims, coordinates in zip(self.dims, shard, strict=True):
+            for m, coordinate in zip(dims, coordinates, strict=True):
+                at[m] = coordinate
+        for m, coordinate in zip(self.replicating, unravel(replica, self._replica_sizes), strict=True):
+            at[m] = coordinate
+        return self.mesh.rank_at(at)
+
+    def region(self, rank: int) -> Region | None:
+        """What the rank owns, or None outside the mesh."""
+        place = self.place(rank)
+        if place is None:
+            return None
+        intervals = (cuts.interval(coordinates) for cuts, coordinates in zip(self.cuts, place.shard, strict=True))
+        return tuple(((lo, hi),) if lo < hi else () for lo, hi in intervals)
+
+
+def replicating(layout: Layout) -> tuple[int, ...]:
+    """The layout's mesh dims larger than 1 that replicate, left to right."""
+    return tuple(m for m, placement in enumerate(layout.placements) if isinstance(placement, Replicate) and layout.mesh.shape[m] > 1)
+
+
+def replica_groups(layout: Layout) -> tuple[tuple[int, ...], ...]:
+    """The sets of ranks that hold equal regions, in mesh order, members in replica order; none where nothing replicates.
+
+    They follow from mesh and placements alone, so one set serves tensors of every shape.
+    """
+    inner = replicating(layout)
+    if not inner:
+        return ()
+    outer = [m for m in range(layout.mesh.ndim) if m not in inner]
+    grid = layout.mesh.mesh.permute(*outer, *inner)
+    return tuple(tuple(row) for row in grid.reshape(-1, math.prod(layout.mesh.shape[m] for m in inner)).tolist())
+
+
+def ravel(coordinates: Sequence[int], sizes: Sequence[int]) -> int:
+    """The row-major number of these coordinates in a grid of these sizes."""
+    index = 0
+    for coordinate, size in zip(coordinates, sizes, strict=True):
+        index = index * size + coordinate
+    return index
+
+
+def unravel(index: int, sizes: Sequence[int]) -> Coordinates:
+    """The coordinates of a row-major number in a grid of these sizes."""
+    coordinates = []
+    for size in reversed(sizes):
+        index, coordinate = divmod(index, size)
+        coordinates.append(coordinate)
+    return tuple(reversed(coordinates))
+
+
+def short(items: Sequence[Any]) -> str:
+    """The items for a message, cut after eight."""
+    shown = ", ".join(str(item) for item in items[:8])
+    return f"({shown}, ... {len(items)} in all)" if len(items) > 8 else f"({shown})"

@@ -1,0 +1,7 @@
+"""Planning: pure arithmetic from two layouts and a shape to what one rank does."""
+
+from restripe.planning.plan import FanOut, FanOutKind, Message, RankPlan, Reason
+from restripe.planning.planner import plan
+from restripe.planning.rounds import Part, rounds
+
+__all__ = ["FanOut", "FanOutKind", "Message", "Part", "RankPlan", "Reason", "plan", "rounds"]

@@ -1,0 +1,73 @@
+"""What a plan says: values that know neither tensors nor communicators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from restripe.layout import Region
+
+
+class Reason(StrEnum):
+    """The shape that a plan took, and why; the same on every rank."""
+
+    EMPTY = "nothing to move: the tensor has no elements"
+    LOCAL = "local copies: every destination rank already holds its part"
+    POINT = "point to point: every destination region has one owner"
+    STRIPED = "striped: each replica receives its stripe, then one all-gather"
+    SCALAR = "representative, then broadcast: a tensor of 0 dims has no stripes"
+    UNEVEN = "representative, then broadcast: dim 0 of some destination shard does not divide by its replicas"
+    STAGING = "representative, then broadcast: some stripe would be staged on both sides"
+
+
+class FanOutKind(StrEnum):
+    """How the rest of a destination shard is rebuilt."""
+
+    ALL_GATHER = "all_gather"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One region of the tensor that crosses from one rank to another; `peer` is the other end."""
+
+    peer: int
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """The collective call among the members of a replica group that completes this rank's destination shard.
+
+    all_gather: member number i contributes stripe i of dim 0, in place. broadcast: from member 0.
+    """
+
+    kind: FanOutKind
+    members: tuple[int, ...]
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlan:
+    """What one rank does for one tensor.
+
+    `source` and `destination` are the regions that the rank owns (None outside the mesh). First `copies` go from one to the
+    other, and `sends` and `receives` cross, each ordered by peer, at most one message a pair of ranks; then the fan-out.
+    `operations` (sends and receives) and `staging` (elements packed and unpacked) bound what any rank of the world needs, so
+    every rank finds the same two numbers.
+    """
+
+    source: Region | None
+    destination: Region | None
+    copies: tuple[Region, ...]
+    sends: tuple[Message, ...]
+    receives: tuple[Message, ...]
+    fan_out: FanOut | None
+    reason: Reason
+    operations: int
+    staging: int
+
+    @property
+    def idle(self) -> bool:
+        """Whether this rank reads and writes no element of its tensors."""
+        return not (self.copies or self.sends or self.receives or self.fan_out)
