@@ -1,1 +1,8 @@
+"""Exact resharding of distributed tensors between layouts."""
+
+from restripe.api import Refit, Resharder, Work, clear_caches, reshard
+from restripe.arguments import Item, TensorRef
+from restripe.layout import Layout, Mesh
+
+__all__ = ["Item", "Layout", "Mesh", "Refit", "Resharder", "TensorRef", "Work", "clear_caches", "reshard"]
 __version__ = "0.1.0"

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DeviceMesh, Replicate, Shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from restripe.errors import InvalidPlacementError, LayoutError, UnsupportedPlacementError
@@ -71,10 +72,14 @@ class Mesh:
 
     def __post_init__(self) -> None:
         if math.prod(self.shape) != len(self.ranks) or not self.ranks:
-            raise LayoutError(f"a mesh of shape {self.shape} needs {math.prod(self.shape)} ranks, at least one; got {len(self.ranks)}")
+            raise LayoutError(
+                f"a mesh of shape {self.shape} needs {math.prod(self.shape)} ranks, at least one; got {len(self.ranks)}"
+            )
         if len(set(self.ranks)) != len(self.ranks):
             twice = sorted(rank for rank in set(self.ranks) if self.ranks.count(rank) > 1)
-            raise LayoutError(f"a mesh needs distinct ranks, but {twice} stand more than once in {short(self.ranks)}; name each rank once")
+            raise LayoutError(
+                f"a mesh needs distinct ranks, but {twice} stand more than once in {short(self.ranks)}; name each rank once"
+            )
         if min(self.ranks) < 0:
             raise LayoutError(f"mesh ranks count from 0, got {min(self.ranks)}; name ranks of the process group")
 
@@ -88,9 +93,13 @@ class Mesh:
         try:
             grid = torch.as_tensor(mesh, device="cpu")
         except (TypeError, ValueError, RuntimeError) as error:
-            raise LayoutError(f"expected a mesh of ranks, got {mesh!r} ({error}); pass a Mesh, a DeviceMesh or nested lists") from error
+            raise LayoutError(
+                f"expected a mesh of ranks, got {mesh!r} ({error}); pass a Mesh, a DeviceMesh or nested lists"
+            ) from error
         if grid.dtype.is_floating_point or grid.dtype.is_complex or grid.dtype == torch.bool:
-            raise LayoutError(f"expected a mesh of integer ranks, got dtype {grid.dtype}; pass ranks of the process group")
+            raise LayoutError(
+                f"expected a mesh of integer ranks, got dtype {grid.dtype}; pass ranks of the process group"
+            )
         return cls(tuple(grid.shape), tuple(grid.flatten().tolist()))
 
     @classmethod
@@ -104,7 +113,9 @@ class Mesh:
         place = {rank: index for index, rank in enumerate(dist.get_process_group_ranks(group))}
         strangers = [rank for rank in mesh.mesh.flatten().tolist() if rank not in place]
         if strangers:
-            raise LayoutError(f"global ranks {short(strangers)} of the mesh are not in the process group; use a group that covers both meshes")
+            raise LayoutError(
+                f"global ranks {short(strangers)} of the mesh are not in the process group; use a group that covers both meshes"
+            )
         return cls(tuple(mesh.mesh.shape), tuple(place[rank] for rank in mesh.mesh.flatten().tolist()))
 
     @property
@@ -135,13 +146,23 @@ class Mesh:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return isinstance(other, Mesh) and self._hash == other._hash and self.shape == other.shape and self.ranks == other.ranks
+        return (
+            isinstance(other, Mesh)
+            and self._hash == other._hash
+            and self.shape == other.shape
+            and self.ranks == other.ranks
+        )
 
     def __repr__(self) -> str:
         return f"Mesh(shape={self.shape}, ranks={short(self.ranks)})"
 
     def __contains__(self, rank: int) -> bool:
         return rank in self._index
+
+    @cached_property
+    def highest(self) -> int:
+        """The highest rank."""
+        return max(self.ranks)
 
     def covers(self, other: Mesh) -> bool:
         """Whether every rank of the other mesh is in this one."""
@@ -178,6 +199,19 @@ class Layout:
                 f"expected one placement a mesh dim: {self.mesh.ndim} for mesh shape {self.mesh.shape}, "
                 f"got {len(self.placements)}: {self.placements}"
             )
+
+    @cached_property
+    def replicating(self) -> tuple[int, ...]:
+        """The mesh dims larger than 1 that replicate, left to right."""
+        sizes = self.mesh.shape
+        return tuple(
+            m for m, placement in enumerate(self.placements) if isinstance(placement, Replicate) and sizes[m] > 1
+        )
+
+    @cached_property
+    def replicas(self) -> int:
+        """How many ranks hold each region."""
+        return math.prod(self.mesh.shape[m] for m in self.replicating)
 
 
 def check_kinds(placements: Sequence[object]) -> None:
@@ -342,26 +376,16 @@ class Partition:
         """For each tensor dim the mesh dims that shard it, left to right."""
         targets = shard_dims(self.layout.placements, len(self.shape))
         sizes = self.mesh.shape
-        return tuple(tuple(m for m, target in enumerate(targets) if target == d and sizes[m] > 1) for d in range(len(self.shape)))
-
-    @cached_property
-    def replicating(self) -> tuple[int, ...]:
-        """The mesh dims that replicate, left to right."""
-        return replicating(self.layout)
-
-    @property
-    def replicas(self) -> int:
-        """How many ranks hold each region."""
-        return math.prod(self._replica_sizes)
-
-    @cached_property
-    def _replica_sizes(self) -> tuple[int, ...]:
-        return tuple(self.mesh.shape[m] for m in self.replicating)
+        return tuple(
+            tuple(m for m, target in enumerate(targets) if target == d and sizes[m] > 1) for d in range(len(self.shape))
+        )
 
     @cached_property
     def cuts(self) -> tuple[Cuts, ...]:
         """How each tensor dim is cut."""
-        return tuple(Cuts(n, tuple(self.mesh.shape[m] for m in dims)) for n, dims in zip(self.shape, self.dims, strict=True))
+        return tuple(
+            Cuts(n, tuple(self.mesh.shape[m] for m in dims)) for n, dims in zip(self.shape, self.dims, strict=True)
+        )
 
     def place(self, rank: int) -> Place | None:
         """Which shard the rank holds, and which replica of it; None outside the mesh."""
@@ -369,7 +393,10 @@ class Partition:
         if at is None:
             return None
         shard = tuple(tuple(at[m] for m in dims) for dims in self.dims)
-        return Place(shard, ravel([at[m] for m in self.replicating], self._replica_sizes))
+        return Place(
+            shard,
+            ravel([at[m] for m in self.layout.replicating], [self.mesh.shape[m] for m in self.layout.replicating]),
+        )
 
     def rank_of(self, shard: Sequence[Coordinates], replica: int) -> int:
         """The rank that holds replica number `replica` of the region at this shard coordinate."""
@@ -377,7 +404,11 @@ class Partition:
         for dims, coordinates in zip(self.dims, shard, strict=True):
             for m, coordinate in zip(dims, coordinates, strict=True):
                 at[m] = coordinate
-        for m, coordinate in zip(self.replicating, unravel(replica, self._replica_sizes), strict=True):
+        for m, coordinate in zip(
+            self.layout.replicating,
+            unravel(replica, [self.mesh.shape[m] for m in self.layout.replicating]),
+            strict=True,
+        ):
             at[m] = coordinate
         return self.mesh.rank_at(at)
 
@@ -390,22 +421,17 @@ class Partition:
         return tuple(((lo, hi),) if lo < hi else () for lo, hi in intervals)
 
 
-def replicating(layout: Layout) -> tuple[int, ...]:
-    """The layout's mesh dims larger than 1 that replicate, left to right."""
-    return tuple(m for m, placement in enumerate(layout.placements) if isinstance(placement, Replicate) and layout.mesh.shape[m] > 1)
-
-
 def replica_groups(layout: Layout) -> tuple[tuple[int, ...], ...]:
     """The sets of ranks that hold equal regions, in mesh order, members in replica order; none where nothing replicates.
 
     They follow from mesh and placements alone, so one set serves tensors of every shape.
     """
-    inner = replicating(layout)
+    inner = layout.replicating
     if not inner:
         return ()
     outer = [m for m in range(layout.mesh.ndim) if m not in inner]
     grid = layout.mesh.mesh.permute(*outer, *inner)
-    return tuple(tuple(row) for row in grid.reshape(-1, math.prod(layout.mesh.shape[m] for m in inner)).tolist())
+    return tuple(tuple(row) for row in grid.reshape(-1, layout.replicas).tolist())
 
 
 def ravel(coordinates: Sequence[int], sizes: Sequence[int]) -> int:

@@ -47,7 +47,7 @@ class _Planner:
     def targets(self) -> tuple[Cuts, ...]:
         """How the targets cut each tensor dim; a stripe is one more cut of dim 0, its coordinate the replica's number."""
         cuts = self.dst.cuts
-        return (striped(cuts[0], self.dst.replicas), *cuts[1:]) if self.reason is Reason.STRIPED else cuts
+        return (striped(cuts[0], self.dst.layout.replicas), *cuts[1:]) if self.reason is Reason.STRIPED else cuts
 
     def plan(self, rank: int) -> RankPlan:
         source, destination = self.src.region(rank), self.dst.region(rank)
@@ -62,7 +62,17 @@ class _Planner:
             receives = [message for message in receives if message.peer != rank]
             sends = sorted(self._sends(rank), key=lambda message: message.peer)
         fan_out = self._fan_out(rank)
-        return RankPlan(source, destination, copies, tuple(sends), tuple(receives), fan_out, self.reason, self._operations(), self._staging())
+        return RankPlan(
+            source,
+            destination,
+            copies,
+            tuple(sends),
+            tuple(receives),
+            fan_out,
+            self.reason,
+            self._operations(),
+            self._staging(),
+        )
 
     def _receives(self, rank: int) -> Iterator[Message]:
         """What the rank's target takes from each source shard, its own included."""
@@ -94,7 +104,7 @@ class _Planner:
 
     def _holder(self, number: int) -> int:
         """Which replica of a source shard serves its receiver number `number`."""
-        return (number + self.turn) % self.src.replicas
+        return (number + self.turn) % self.src.layout.replicas
 
     def _number(self, sources: tuple[Chunk, ...], target: list[tuple[int, int]]) -> int:
         """The target's number among those that meet the source shard, in row-major order."""
@@ -119,12 +129,17 @@ class _Planner:
 
     def _fan_out(self, rank: int) -> FanOut | None:
         place, region = self.dst.place(rank), self.dst.region(rank)
-        if place is None or region is None or self.dst.replicas == 1 or self.reason is Reason.LOCAL or not _holds(region):
+        if (
+            place is None
+            or region is None
+            or self.dst.layout.replicas == 1
+            or self.reason is Reason.LOCAL
+            or not _holds(region)
+        ):
             return None
-        members = tuple(self.dst.rank_of(place.shard, replica) for replica in range(self.dst.replicas))
+        members = tuple(self.dst.rank_of(place.shard, replica) for replica in range(self.dst.layout.replicas))
         kind = FanOutKind.ALL_GATHER if self.reason is Reason.STRIPED else FanOutKind.BROADCAST
         return FanOut(kind, members, place.replica)
-
 
     def _operations(self) -> int:
         """A bound on the sends and receives of any rank."""
@@ -138,9 +153,13 @@ class _Planner:
         """A bound on the elements that any rank packs and unpacks, by the row-major geometry of the layouts."""
         if self.reason in (Reason.EMPTY, Reason.LOCAL):
             return 0
-        found = views(self.src.cuts, self.dst.cuts, self.dst.replicas if self.reason is Reason.STRIPED else 1)
-        packed = math.prod(cuts.longest for cuts in self.src.cuts) if any(view is View.BROKEN for view, _ in found) else 0
-        unpacked = math.prod(cuts.longest for cuts in self.targets) if any(view is View.BROKEN for _, view in found) else 0
+        found = views(self.src.cuts, self.dst.cuts, self.dst.layout.replicas if self.reason is Reason.STRIPED else 1)
+        packed = (
+            math.prod(cuts.longest for cuts in self.src.cuts) if any(view is View.BROKEN for view, _ in found) else 0
+        )
+        unpacked = (
+            math.prod(cuts.longest for cuts in self.targets) if any(view is View.BROKEN for _, view in found) else 0
+        )
         return packed + unpacked
 
 

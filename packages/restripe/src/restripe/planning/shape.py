@@ -17,18 +17,18 @@ from restripe.planning.plan import Reason
 
 def decide(src: Partition, dst: Partition) -> Reason:
     """The shape of the plan that moves a tensor from `src` to `dst`."""
-    if not math.prod(dst.shape):
-        return Reason.EMPTY
     if is_local(src, dst):
         return Reason.LOCAL
-    if dst.replicas == 1:
+    if not math.prod(dst.shape):
+        return Reason.EMPTY
+    if dst.layout.replicas == 1:
         return Reason.POINT
     if not dst.shape:
         return Reason.SCALAR
-    if not dst.cuts[0].divides(dst.replicas):
+    if not dst.cuts[0].divides(dst.layout.replicas):
         return Reason.UNEVEN
     twice = (View.BROKEN, View.BROKEN)
-    return Reason.STAGING if twice in views(src.cuts, dst.cuts, dst.replicas) else Reason.STRIPED
+    return Reason.STAGING if twice in views(src.cuts, dst.cuts, dst.layout.replicas) else Reason.STRIPED
 
 
 def is_local(src: Partition, dst: Partition) -> bool:

@@ -1,0 +1,156 @@
+"""What the ranks of a group must agree on: a small record of each call, and what follows when records differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch.distributed.tensor import Replicate, Shard
+
+from restripe import errors
+from restripe.arguments import Item, Whole
+from restripe.errors import PRECEDENCE, AgreementError, DtypeError, MissingTensorError, ReshardError, ShapeError
+from restripe.layout import Layout, Mesh, shard_dims
+
+PLANNER = 1  # raised when the same arguments plan otherwise than before
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What one call moves: two ranks with equal terms make the same plans."""
+
+    dtype: str
+    shape: str
+    layouts: str
+
+    @classmethod
+    def of(cls, items: Sequence[Whole]) -> Terms:
+        """The terms of a submission of these items, names included."""
+        return cls(
+            dtype=_text([str(item.dtype) for item in items]),
+            shape=_text([str(item.shape) for item in items]),
+            layouts=_digest([f"{item.name!r} {_spell(item.src)} {_spell(item.dst)}" for item in items]),
+        )
+
+
+def _text(parts: list[str]) -> str:
+    """A single part as it is, so that a message can show it; several as a digest."""
+    return parts[0] if len(parts) == 1 else f"{len(parts)} tensors, digest {_digest(parts)}"
+
+
+def _digest(parts: list[str]) -> str:
+    return blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def _spell(layout: Layout) -> str:
+    return f"{layout.mesh.shape} {layout.mesh.ranks} {layout.placements}"
+
+
+def record(fault: ReshardError | None, terms: Terms | None, call: int, staging_bytes: int) -> bytes:
+    """This rank's record of a call: its fault, or what it is about to do."""
+    told: dict[str, Any] = {}
+    if terms is not None:
+        told |= {"dtype": terms.dtype, "shape": terms.shape, "layouts": terms.layouts}
+    told |= {"call number": call, "staging budget": staging_bytes, "planner": PLANNER}
+    return encode(fault, told)
+
+
+def encode(fault: ReshardError | None, told: Any) -> bytes:
+    """A record as bytes: the fault where there is one, else what is told."""
+    return json.dumps({"told": told} if fault is None else {"fault": [type(fault).__name__, str(fault)]}).encode()
+
+
+def decode(records: Sequence[bytes]) -> list[Any]:
+    """What each rank told.
+
+    Raises:
+        ReshardError: a rank told a fault; of several the one that stands first in the table of errors.
+    """
+    lines = [json.loads(line) for line in records]
+    faults = [(getattr(errors, line["fault"][0]), line["fault"][1]) for line in lines if "fault" in line]
+    if faults:
+        kind, text = min(faults, key=lambda fault: PRECEDENCE.index(fault[0]))
+        raise kind(text)
+    return [line["told"] for line in lines]
+
+
+def compare(records: Sequence[bytes]) -> None:
+    """Raise, on every rank alike, where a rank holds a fault or the calls differ.
+
+    Where nothing differs but dtypes or shapes, that is the error; else AgreementError.
+    """
+    told = decode(records)
+    first = told[0]
+    differing = [field for field in first if any(one[field] != first[field] for one in told)]
+    if not differing:
+        return
+    field = differing[0]
+    kind = {"dtype": DtypeError, "shape": ShapeError}[field] if set(differing) <= {"dtype", "shape"} else AgreementError
+    rank = next(rank for rank, one in enumerate(told) if one[field] != first[field])
+    raise kind(
+        f"rank {rank} calls with another {' and '.join(differing)}: expected {field} {first[field]} as on rank 0, got {told[rank][field]}; "
+        "every rank of a group must make the same calls in the same order, clears included"
+    )
+
+
+def describe(items: Sequence[Item]) -> list[Any]:
+    """The items as plain JSON."""
+    return [
+        [item.name, item.shape, str(item.dtype).removeprefix("torch."), _told(item.src), _told(item.dst)]
+        for item in items
+    ]
+
+
+def _told(layout: Layout | None) -> Any:
+    if layout is None:
+        return None
+    return [layout.mesh.shape, layout.mesh.ranks, [p.dim if isinstance(p, Shard) else None for p in layout.placements]]
+
+
+def _heard(told: Any) -> Layout | None:
+    if told is None:
+        return None
+    shape, ranks, dims = told
+    return Layout(Mesh(tuple(shape), tuple(ranks)), tuple(Replicate() if dim is None else Shard(dim) for dim in dims))
+
+
+def merge(told: Sequence[list[Any]]) -> list[Whole]:
+    """Every rank's items as one list, sorted by name, each with both layouts.
+
+    Raises:
+        DtypeError, ShapeError, AgreementError: two ranks say different things of one item.
+        MissingTensorError: no rank names one of an item's layouts.
+        InvalidPlacementError: a layout shards a dim that the item does not have.
+    """
+    found: dict[str, tuple[int, Item]] = {}
+    for rank, lines in enumerate(told):
+        for name, shape, dtype, src, dst in lines:
+            item = Item(name, tuple(shape), getattr(torch, dtype), _heard(src), _heard(dst))
+            first, known = found.get(name, (rank, item))
+            found[name] = (first, _join(known, item, first, rank))
+    return [_whole(item) for _, (_, item) in sorted(found.items())]
+
+
+def _join(known: Item, item: Item, first: int, rank: int) -> Item:
+    for kind, field in ((DtypeError, "dtype"), (ShapeError, "shape"), (AgreementError, "src"), (AgreementError, "dst")):
+        one, other = getattr(known, field), getattr(item, field)
+        if one is not None and other is not None and one != other:
+            raise kind(
+                f"rank {rank}: item {known.name!r} has {field} {other}, but rank {first} gave {one}; give the same everywhere"
+            )
+    return Item(known.name, known.shape, known.dtype, known.src or item.src, known.dst or item.dst)
+
+
+def _whole(item: Item) -> Whole:
+    if item.src is None or item.dst is None:
+        side = "source" if item.src is None else "destination"
+        raise MissingTensorError(
+            f"item {item.name!r}: no rank names its {side} layout; prepare it on a rank that has it"
+        )
+    for layout in (item.src, item.dst):
+        shard_dims(layout.placements, len(item.shape))
+    return Whole(item.name, item.shape, item.dtype, item.src, item.dst)

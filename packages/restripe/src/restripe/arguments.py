@@ -1,0 +1,177 @@
+"""What callers pass: tensors of several kinds, read by duck type, and the checks that one rank can make alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Placement
+
+from restripe.errors import AliasingError, DeviceError, DtypeError, LayoutError, MissingTensorError, ShapeError
+from restripe.layout import Layout, Mesh, Region, check_kinds, lengths, shard_dims, short
+from restripe.planning import RankPlan
+from restripe.staging import overlaps_itself, settle, share_elements
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """A distributed tensor without a DTensor: its global sizes and this rank's part of it.
+
+    Args:
+        shape: the global sizes, in elements.
+        dtype: the element type.
+        device: where the local tensor lives.
+        local: this rank's shard; None on a rank without this side, or on an idle one.
+    """
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    local: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", torch.Size(self.shape))
+        object.__setattr__(self, "device", torch.device(self.device))
+
+    @property
+    def _local_tensor(self) -> torch.Tensor | None:
+        return self.local
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tensor to move: its name, global shape (elements), dtype, and the layouts that are known (None: another rank's)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    src: Layout | None = None
+    dst: Layout | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        if any(size < 0 for size in self.shape):
+            raise ShapeError(f"tensor {self.name!r}: expected sizes of 0 or more, got {self.shape}")
+
+
+class Whole(NamedTuple):
+    """An item with both layouts known: all that a plan follows from, but the dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    src: Layout
+    dst: Layout
+
+
+class Given(NamedTuple):
+    """One side as a caller passes it: the global shape and dtype where they can be read, and the local tensor."""
+
+    shape: tuple[int, ...] | None
+    dtype: torch.dtype | None
+    local: torch.Tensor | None
+
+
+_ABSENT: Any = object()
+
+
+def read(tensor: Any) -> Given:
+    """Read a DTensor, a reference with `_local_tensor` or `to_local()`, a plain local tensor, or None."""
+    if tensor is None:
+        return Given(None, None, None)
+    if isinstance(tensor, torch.Tensor) and not isinstance(tensor, DTensor):
+        return Given(None, tensor.dtype, settle(tensor))
+    local = getattr(tensor, "_local_tensor", _ABSENT)
+    if local is _ABSENT:
+        local = tensor.to_local()
+    return Given(tuple(tensor.shape), tensor.dtype, None if local is None else settle(local))
+
+
+def known_shape(shape: Iterable[int] | None, sides: Sequence[Given]) -> tuple[int, ...] | None:
+    """The global shape that was passed or that a side tells (the first where they differ: see `check`), or None."""
+    if shape is not None:
+        return tuple(shape)
+    return next((side.shape for side in sides if side.shape is not None), None)
+
+
+def layouts(
+    meshes: Sequence[Any], placements: Sequence[Sequence[Placement]], shape: tuple[int, ...] | None, size: int
+) -> list[Layout]:
+    """The layouts of both sides; of several faults the one that stands first in the table of errors is raised."""
+    for kinds in placements:
+        check_kinds(kinds)
+    if shape is not None:
+        for kinds in placements:
+            shard_dims(kinds, len(shape))
+    found = [Layout(Mesh.of(mesh), tuple(kinds)) for mesh, kinds in zip(meshes, placements, strict=True)]
+    for layout in found:
+        check_ranks(layout.mesh, size)
+    return found
+
+
+def check_ranks(mesh: Mesh, size: int) -> None:
+    """Refuse a mesh with ranks that the group does not have."""
+    if mesh.highest >= size:
+        outside = [rank for rank in mesh.ranks if rank >= size]
+        raise LayoutError(
+            f"ranks {short(outside)} of the mesh are not in the group of {size} ranks; name ranks of the process group"
+        )
+
+
+def check(item: Whole, plan: RankPlan, rank: int, device: torch.device, src: Given, dst: Given) -> None:
+    """Hold what this rank passes against its plan, in the order of the table of errors."""
+    sides = [("source", src, plan.source), ("destination", dst, plan.destination)]
+    for side, given, region in sides:
+        _check_present(item, side, given, region, rank)
+    for side, given, _ in sides:
+        if given.local is not None and not _same_device(given.local.device, device):
+            raise DeviceError(
+                f"{side} {item.name!r}: expected a tensor on {device}, got one on {given.local.device}; move it first"
+            )
+    for side, given, _ in sides:
+        for dtype in (given.dtype, given.local.dtype if given.local is not None else None):
+            if dtype not in (None, item.dtype):
+                raise DtypeError(f"{side} {item.name!r}: expected {item.dtype}, got {dtype}; restripe does not cast")
+    for side, given, region in sides:
+        _check_shapes(item, side, given, region)
+    if not plan.idle:
+        _check_memory(item, src.local, dst.local)
+
+
+def _check_present(item: Whole, side: str, given: Given, region: Region | None, rank: int) -> None:
+    if region is not None and given.local is None:
+        raise MissingTensorError(
+            f"{side} {item.name!r}: rank {rank} is in its mesh and must pass a tensor of {lengths(region)}, got none"
+        )
+    if region is None and given.local is not None:
+        raise MissingTensorError(
+            f"{side} {item.name!r}: rank {rank} is not in its mesh and must pass None, got a tensor"
+        )
+
+
+def _same_device(one: torch.device, other: torch.device) -> bool:
+    return one.type == other.type and other.index in (None, one.index)
+
+
+def _check_shapes(item: Whole, side: str, given: Given, region: Region | None) -> None:
+    if given.shape not in (None, item.shape):
+        raise ShapeError(
+            f"{side} {item.name!r}: expected global shape {item.shape}, got {given.shape}; both sides and shape= must agree"
+        )
+    if given.local is not None and region is not None and tuple(given.local.shape) != lengths(region):
+        raise ShapeError(
+            f"{side} {item.name!r}: expected a local tensor of {lengths(region)} by its layout, got {tuple(given.local.shape)}; "
+            "shards are cut as torch.chunk cuts"
+        )
+
+
+def _check_memory(item: Whole, src: torch.Tensor | None, dst: torch.Tensor | None) -> None:
+    if dst is not None and overlaps_itself(dst):
+        raise AliasingError(
+            f"destination {item.name!r}: its own elements share memory (strides {dst.stride()}); pass a tensor of its own"
+        )
+    if src is not None and dst is not None and share_elements(src, dst):
+        raise AliasingError(f"source and destination {item.name!r} share elements; pass tensors that do not overlap")
