@@ -10,8 +10,9 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
+from restripe.cuts import Region, lengths
 from restripe.errors import AliasingError, DeviceError, DtypeError, LayoutError, MissingTensorError, ShapeError
-from restripe.layout import Layout, Mesh, Region, check_kinds, lengths, shard_dims, short
+from restripe.layout import Layout, Mesh, check_kinds, shard_dims, short
 from restripe.planning import RankPlan
 from restripe.staging import overlaps_itself, settle, share_elements
 

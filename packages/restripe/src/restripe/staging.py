@@ -13,7 +13,7 @@ from itertools import accumulate, product
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from restripe.layout import Intervals, Region, lengths
+from restripe.cuts import Intervals, Region, lengths
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from restripe.layout import Region
+from restripe.cuts import Region
 
 
 class Reason(StrEnum):

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from restripe.layout import Chunk, Cuts, Layout, Partition, Place, Region, ravel
+from restripe.cuts import Chunk, Cuts, Region, ravel
+from restripe.layout import Layout, Partition, Place
 from restripe.planning.plan import FanOut, FanOutKind, Message, RankPlan, Reason
 from restripe.planning.shape import View, decide, striped, views
 

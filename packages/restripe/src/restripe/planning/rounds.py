@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from restripe.layout import Region, cut, lengths
+from restripe.cuts import Region, cut, lengths
 from restripe.planning.plan import Message, RankPlan
 
 OPERATIONS = 2048  # sends and receives of one rank in one group

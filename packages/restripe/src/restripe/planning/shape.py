@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from restripe.layout import Cuts, Partition
+from restripe.cuts import Cuts
+from restripe.layout import Partition
 from restripe.planning.plan import Reason
 
 

@@ -1,0 +1,160 @@
+"""How one tensor dim is cut, in closed form, and regions as products of intervals.
+
+Sharding is torch.chunk, mesh dims left to right: each cuts what the one before left into chunks of ceil(length / size).
+
+Words: a *region* is, for each tensor dim, a tuple of half-open global intervals that lie one after another in the local
+tensor; the region is their product. A plain shard has one interval a dim. An empty region has a dim without intervals; the
+region `()` of a 0-dim tensor holds its one element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Interval = tuple[int, int]
+Intervals = tuple[Interval, ...]
+Region = tuple[Intervals, ...]
+Coordinates = tuple[int, ...]
+
+
+def lengths(region: Region) -> tuple[int, ...]:
+    """The sizes of the region's local tensor, in elements."""
+    return tuple(sum(hi - lo for lo, hi in intervals) for intervals in region)
+
+
+def numel(region: Region) -> int:
+    """The number of elements in the region (1 for the region of a 0-dim tensor)."""
+    return math.prod(lengths(region))
+
+
+def cut(intervals: Intervals, pieces: int, index: int) -> Intervals:
+    """Piece `index` of the concatenated intervals, cut as torch.chunk cuts into `pieces`."""
+    length = sum(hi - lo for lo, hi in intervals)
+    chunk = -(-length // pieces)
+    begin, end = chunk * index, min(chunk * (index + 1), length)
+    taken, seen = [], 0
+    for lo, hi in intervals:
+        first, last = max(lo, lo + begin - seen), min(hi, lo + end - seen)
+        if first < last:
+            taken.append((first, last))
+        seen += hi - lo
+    return tuple(taken)
+
+
+class Chunk(NamedTuple):
+    """One chunk of a tensor dim: its coordinate on each cutting mesh dim, and its half-open global interval."""
+
+    coordinates: Coordinates
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """A tensor dim of `length` elements, cut by mesh dims of these `sizes` from left to right."""
+
+    length: int
+    sizes: tuple[int, ...]
+
+    def interval(self, coordinates: Sequence[int]) -> Interval:
+        """The half-open interval at these coordinates (lo == hi where it is empty)."""
+        lo, hi = 0, self.length
+        for size, index in zip(self.sizes, coordinates, strict=True):
+            chunk = -(-(hi - lo) // size)
+            lo, hi = min(hi, lo + chunk * index), min(hi, lo + chunk * (index + 1))
+        return lo, hi
+
+    def owner(self, position: int) -> Chunk:
+        """The chunk that holds this position, 0 <= position < length."""
+        lo, hi, coordinates = 0, self.length, []
+        for size in self.sizes:
+            chunk = -(-(hi - lo) // size)
+            index = (position - lo) // chunk
+            lo, hi = lo + chunk * index, min(hi, lo + chunk * (index + 1))
+            coordinates.append(index)
+        return Chunk(tuple(coordinates), lo, hi)
+
+    def meeting(self, lo: int, hi: int) -> Iterator[Chunk]:
+        """The nonempty chunks that overlap [lo, hi), in order."""
+        while lo < hi:
+            chunk = self.owner(lo)
+            yield chunk
+            lo = chunk.hi
+
+    def ordinal(self, position: int) -> int:
+        """How many nonempty chunks lie wholly before the one that holds this position."""
+        return _ordinal(self.length, self.sizes, position)
+
+    def divides(self, parts: int) -> bool:
+        """Whether every nonempty chunk splits into that many equal parts."""
+        return all(size % parts == 0 for size in _chunk_lengths(self.length, self.sizes))
+
+    def most(self, length: int) -> int:
+        """A bound on how many nonempty chunks one interval of this length can meet."""
+        return _most(self.length, self.sizes, length)
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest chunk: the first one."""
+        lo, hi = self.interval((0,) * len(self.sizes))
+        return hi - lo
+
+    @property
+    def period(self) -> tuple[int, int]:
+        """(period, end): within [0, end) the cuts repeat every `period` elements; (1, length) where nothing cuts."""
+        if not self.sizes or not self.length:
+            return 1, self.length
+        chunk = -(-self.length // self.sizes[0])
+        return chunk, self.length // chunk * chunk
+
+
+def _ordinal(length: int, sizes: tuple[int, ...], position: int) -> int:
+    if not sizes:
+        return 0
+    chunk = -(-length // sizes[0])
+    whole, inside = divmod(position, chunk)
+    rest = min(chunk, length - whole * chunk)
+    before = whole * _count(chunk, sizes[1:]) if whole else 0
+    return before + _ordinal(rest, sizes[1:], inside)
+
+
+def _count(length: int, sizes: tuple[int, ...]) -> int:
+    """The number of nonempty chunks."""
+    return _ordinal(length, sizes, length - 1) + 1 if length else 0
+
+
+def _most(total: int, sizes: tuple[int, ...], length: int) -> int:
+    if not sizes or not total:
+        return 1
+    chunk = -(-total // sizes[0])
+    met = min(-(-total // chunk), (length - 2) // chunk + 2)
+    return met * _most(chunk, sizes[1:], min(length, chunk))
+
+
+def _chunk_lengths(length: int, sizes: tuple[int, ...]) -> set[int]:
+    """The lengths that nonempty chunks have; two a mesh dim at most."""
+    found = {length}
+    for size in sizes:
+        chunks = {(total, -(-total // size)) for total in found if total}
+        found = {chunk for _, chunk in chunks} | {total % chunk for total, chunk in chunks}
+    return found - {0}
+
+
+def ravel(coordinates: Sequence[int], sizes: Sequence[int]) -> int:
+    """The row-major number of these coordinates in a grid of these sizes."""
+    index = 0
+    for coordinate, size in zip(coordinates, sizes, strict=True):
+        index = index * size + coordinate
+    return index
+
+
+def unravel(index: int, sizes: Sequence[int]) -> Coordinates:
+    """The coordinates of a row-major number in a grid of these sizes."""
+    coordinates = []
+    for size in reversed(sizes):
+        index, coordinate = divmod(index, size)
+        coordinates.append(coordinate)
+    return tuple(reversed(coordinates))
