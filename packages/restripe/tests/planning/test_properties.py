@@ -1,0 +1,177 @@
+"""Laws that hold for every pair of layouts, and the quadratic planner as the judge. No process is needed for any of them."""
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+
+from restripe.cuts import Region
+from restripe.planning import FanOut, Message, RankPlan, Reason, plan
+
+from .drawings import Drawn, box, drawings, larger
+from .judge import Box, Shape, Side, Transfer, WorldPlan, groups, judge, meet, owned, volume
+
+LAYOUTS = 20_000
+
+
+def owned_region(side: Side, rank: int, shape: Shape) -> Region | None:
+    coordinate = side.coordinates().get(rank)
+    if coordinate is None:
+        return None
+    return tuple(((low, high),) if low < high else () for low, high in owned(side, coordinate, shape))
+
+
+def is_within(inner: Box, outer: Box) -> bool:
+    return meet(inner, outer) == inner
+
+
+def written(planned: RankPlan) -> list[Box]:
+    """The boxes that are written on a rank before the fan-out."""
+    return [box(region) for region in (*planned.copies, *(message.region for message in planned.receives))]
+
+
+def check_ownership(drawn: Drawn, world: list[RankPlan]) -> None:
+    for rank, planned in enumerate(world):
+        assert planned.source == owned_region(drawn.src, rank, drawn.shape)
+        assert planned.destination == owned_region(drawn.dst, rank, drawn.shape)
+
+
+def check_bounds(drawn: Drawn, world: list[RankPlan]) -> None:
+    """No rank sends or copies what it does not own, nor writes outside its destination."""
+    for planned in world:
+        read = [box(region) for region in (*planned.copies, *(message.region for message in planned.sends))]
+        if read:
+            assert planned.source is not None
+            assert all(is_within(each, box(planned.source)) for each in read)
+        if written(planned):
+            assert planned.destination is not None
+            assert all(is_within(each, box(planned.destination)) for each in written(planned))
+
+
+def check_messages(drawn: Drawn, world: list[RankPlan]) -> None:
+    """Ordered by peer, at most one an ordered pair, and every send has its receive of the same region."""
+    sent = {(rank, peer): region for rank, planned in enumerate(world) for peer, region in parts(planned.sends)}
+    received = {(peer, rank): region for rank, planned in enumerate(world) for peer, region in parts(planned.receives)}
+    assert sent == received
+    assert all(sender != receiver for sender, receiver in sent)
+    for planned in world:
+        for messages in (planned.sends, planned.receives):
+            peers = [message.peer for message in messages]
+            assert peers == sorted(set(peers))
+
+
+def parts(messages: tuple[Message, ...]) -> list[tuple[int, Region]]:
+    return [(message.peer, message.region) for message in messages]
+
+
+def stripe(planned: RankPlan, shard: Box) -> Box:
+    """What a rank must hold before the fan-out."""
+    fan_out = planned.fan_out
+    if fan_out is None or (fan_out.kind == "broadcast" and fan_out.index == 0):
+        return shard
+    (low, high), rest = shard[0] if shard else (0, 0), shard[1:]
+    if fan_out.kind == "broadcast":
+        return ((low, low), *rest)
+    rows, left = divmod(high - low, len(fan_out.members))
+    assert left == 0
+    return ((low + fan_out.index * rows, low + (fan_out.index + 1) * rows), *rest)
+
+
+def check_exactly_once(drawn: Drawn, world: list[RankPlan]) -> None:
+    """The boxes written before the fan-out tile what this rank must bring to it, and the fan-out adds the rest."""
+    for planned in world:
+        before = written(planned)
+        if planned.destination is None or () in planned.destination:
+            assert not before
+            assert planned.fan_out is None
+            continue
+        part = stripe(planned, box(planned.destination))
+        assert all(is_within(each, part) for each in before)
+        assert not any(meet(one, other) for one, other in combinations(before, 2))
+        assert sum(map(volume, before)) == volume(part)
+
+
+def check_fan_outs(drawn: Drawn, world: list[RankPlan]) -> None:
+    """All members of a fan-out know it alike, stand at their place, and own the same region."""
+    for rank, planned in enumerate(world):
+        if planned.fan_out is None:
+            continue
+        assert planned.fan_out.members[planned.fan_out.index] == rank
+        for index, member in enumerate(planned.fan_out.members):
+            assert world[member].fan_out == FanOut(planned.fan_out.kind, planned.fan_out.members, index)
+            assert world[member].destination == planned.destination
+
+
+def check_traffic(drawn: Drawn, world: list[RankPlan]) -> None:
+    """Each unique element crosses at most once a replica group, and a holder serves itself."""
+    for group in groups(drawn.dst, drawn.shape):
+        crossed = [box(message.region) for rank in group.members for message in world[rank].receives]
+        assert sum(map(volume, crossed)) <= volume(group.box)
+    for planned in world:
+        if planned.source is not None and () not in planned.source:
+            assert not any(meet(box(message.region), box(planned.source)) for message in planned.receives)
+
+
+def union(world: list[RankPlan]) -> WorldPlan:
+    """All ranks' plans as one, told by the sends."""
+    (reason,) = {planned.reason for planned in world}
+    found = WorldPlan(reason.name.lower())
+    for rank, planned in enumerate(world):
+        found.transfers |= {Transfer(rank, rank, box(region)) for region in planned.copies}
+        found.transfers |= {Transfer(rank, message.peer, box(message.region)) for message in planned.sends}
+        if planned.fan_out is not None:
+            found.fan_outs[rank] = (planned.fan_out.kind, planned.fan_out.members)
+    return found
+
+
+def check_judge(drawn: Drawn, world: list[RankPlan]) -> None:
+    assert union(world) == judge(drawn.src, drawn.dst, drawn.shape, drawn.turn)
+
+
+CHECKS: list[Callable[[Drawn, list[RankPlan]], None]] = [
+    check_ownership,
+    check_bounds,
+    check_messages,
+    check_exactly_once,
+    check_fan_outs,
+    check_traffic,
+    check_judge,
+]
+
+
+@pytest.mark.requirement("RS-UPSTREAM-4", "RS-UPSTREAM-5", "RS-UPSTREAM-6", "RS-UPSTREAM-7", "RS-UPSTREAM-9")
+def test_every_pair_of_layouts_obeys_the_laws() -> None:
+    """One pass for all laws, since drawing costs the most; that enough was drawn of every kind is a law too."""
+    seen: set[Drawn] = set()
+    kinds: Counter[Reason] = Counter()
+
+    @settings(max_examples=LAYOUTS + 2_000, deadline=None, derandomize=True)
+    @given(drawings())
+    def obey(drawn: Drawn) -> None:
+        world = drawn.plans()
+        for check in CHECKS:
+            check(drawn, world)
+        if drawn not in seen:
+            kinds[world[0].reason] += 1
+        seen.add(drawn)
+
+    obey()
+    assert len(seen) >= LAYOUTS
+    assert all(kinds[reason] >= LAYOUTS // 100 for reason in Reason), kinds
+
+
+@pytest.mark.requirement("RS-UPSTREAM-7")
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(larger())
+def test_the_judge_agrees_about_larger_worlds(drawn: Drawn) -> None:
+    """Many chunks a tensor dim, of sizes that share few divisors: striping is decided without walking over them."""
+    check_judge(drawn, drawn.plans())
+
+
+@settings(max_examples=1_000, deadline=None, derandomize=True)
+@given(drawings())
+def test_a_rank_plans_alone_as_it_does_among_all(drawn: Drawn) -> None:
+    alone = [plan(*drawn.layouts(), drawn.shape, rank, drawn.turn) for rank in reversed(range(drawn.world))]
+    assert alone[::-1] == drawn.plans()

@@ -1,0 +1,71 @@
+"""Which holder of a replicated source sends: the turns, and the load that they leave on each holder."""
+
+from collections import Counter
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from restripe.planning import RankPlan, plan
+
+from .drawings import FITTING, ORDERS, Drawn, box, drawings, shapes, sides
+from .judge import Box, Side, groups
+
+SIZES = [12, 7, 1, 2, 3, 24]
+
+
+@st.composite
+def fully_replicated(draw: st.DrawFn) -> Drawn:
+    """A source on all its ranks, and a destination where every receiver is remote."""
+    ranks = draw(st.sampled_from(ORDERS))
+    mesh = draw(st.sampled_from(FITTING[6]))
+    src = Side(mesh, ranks[: prod(mesh)], (None,) * len(mesh))
+    shape = draw(shapes(draw(st.integers(0, 3)), SIZES))
+    return Drawn(12, shape, src, draw(sides(ranks[6:], len(shape), FITTING[6])))
+
+
+def load(drawn: Drawn) -> Counter[int]:
+    """How many receivers each holder serves."""
+    plans = drawn.plans()
+    return Counter({rank: len(plans[rank].sends) for rank in drawn.src.ranks})
+
+
+def spread(loads: Counter[int]) -> int:
+    return max(loads.values()) - min(loads.values())
+
+
+@pytest.mark.requirement("RS-UPSTREAM-5")
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(fully_replicated())
+def test_a_fully_replicated_source_spreads_evenly_over_its_holders(drawn: Drawn) -> None:
+    turns = [load(drawn._replace(turn=turn)) for turn in range(len(drawn.src.ranks))]
+    assert all(spread(loads) <= 1 for loads in turns)
+    in_all = Counter({rank: sum(loads[rank] for loads in turns) for rank in drawn.src.ranks})
+    assert spread(in_all) == 0
+    assert sum(in_all.values()) == len(turns) * sum(turns[0].values())
+
+
+@pytest.mark.requirement("RS-BATCH-6")
+def test_the_tensors_of_a_model_do_not_all_pick_the_same_holder() -> None:
+    src, dst = Side((8,), tuple(range(8)), (None,)), Side((1,), (8,), (None,))
+    layouts = Drawn(9, (128,), src, dst).layouts()
+    peers = Counter(plan(*layouts, (128,), 8, turn).receives[0].peer for turn in range(396))
+    assert sorted(peers.values()) == [49] * 4 + [50] * 4
+
+
+def senders(planned: RankPlan) -> dict[Box, int]:
+    return {box(message.region): message.peer for message in planned.receives}
+
+
+@pytest.mark.requirement("RS-UPSTREAM-5", "RS-BATCH-6")
+@settings(max_examples=2_000, deadline=None, derandomize=True)
+@given(drawings(), st.integers(1, 9))
+def test_a_turn_moves_every_remote_receiver_to_the_next_holder(drawn: Drawn, turns: int) -> None:
+    holders = {rank: group.members for group in groups(drawn.src, drawn.shape) for rank in group.members}
+    later = drawn._replace(turn=drawn.turn + turns).plans()
+    for before, after in zip(drawn.plans(), later, strict=True):
+        assert before.copies == after.copies
+        for region, sender in senders(before).items():
+            held = holders[sender]
+            assert senders(after)[region] == held[(held.index(sender) + turns) % len(held)]
