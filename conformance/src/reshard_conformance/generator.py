@@ -207,7 +207,8 @@ class Drawing:
     def dims(self, grid: Shape, ndim: int, name: str) -> Dims:
         """For every mesh dim the tensor dim that it shards, or None."""
         striped = "destination striped" in self.goals and ndim > 0
-        dims = [self.choose((None, 0) if striped else (None, *range(ndim))) for _ in grid]
+        options = (None, 0) if striped else (None,) * (1 + ndim // 2) + tuple(range(ndim))
+        dims = [self.choose(options) for _ in grid]
         widest = grid.index(max(grid))
         if NESTED in self.goals and len(grid) > 1 and ndim:
             dims[0] = dims[1] = 0 if striped else self.choose(range(ndim))
