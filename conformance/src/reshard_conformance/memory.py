@@ -1,0 +1,67 @@
+"""How many bytes of tensors a call allocates at its peak, seen from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+__all__ = ["Meter"]
+
+
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
+    """Follows the storages that torch operations of this thread make while it is entered; `peak` is in bytes.
+
+    Memory that is not a tensor's (bytes objects, a transport's own buffers) is not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.peak = 0
+        self.known: dict[int, Known] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        del types
+        given = {storage_id(tensor) for tensor in tensors((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        made = [tensor.untyped_storage() for tensor in tensors(result) if storage_id(tensor) not in given]
+        if made:
+            self.count(made)
+        return result
+
+    def count(self, made: Sequence[torch.UntypedStorage]) -> None:
+        """Forget what was freed, add what is new, and keep the highest sum."""
+        self.known = {key: storage for key, storage in self.known.items() if not storage.freed()}
+        for storage in made:
+            self.known[id_of(storage)] = Known(storage)
+        self.peak = max(self.peak, sum(storage.size for storage in self.known.values()))
+
+
+class Known:
+    """A storage that is followed without being kept alive; its id is not used again as long as it is known."""
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.size = storage.nbytes()
+        self.freed: Callable[[], bool] = StorageWeakRef(storage).expired  # type: ignore[no-untyped-call]  # torch's
+
+
+def tensors(tree: object) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    return id_of(tensor.untyped_storage())
+
+
+def id_of(storage: torch.UntypedStorage) -> int:
+    return int(storage._cdata)  # noqa: SLF001 - the only name of a storage apart from its memory, which may be none
