@@ -1,0 +1,70 @@
+"""Random layouts, and the light objects that golden is handed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeAlias
+
+import torch
+from hypothesis import strategies as st
+from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+
+SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 11, 12)
+MESHES = tuple(shape for n in (1, 2, 3) for shape in product(range(1, 9), repeat=n) if math.prod(shape) <= 8)
+
+
+@dataclass(frozen=True)
+class Mesh:
+    mesh: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A reference to a distributed tensor: global shape and dtype, and this rank's part."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    _local_tensor: torch.Tensor | None
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+def reference(shape: tuple[int, ...], dtype: torch.dtype, local: torch.Tensor | None) -> Tensor:
+    return Tensor(torch.Size(shape), dtype, local)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One side: its ranks as a nested grid, and a placement a mesh dim."""
+
+    mesh_shape: tuple[int, ...]
+    ranks: tuple[int, ...]
+    placements: tuple[Placement, ...]
+
+    @property
+    def mesh(self) -> torch.Tensor:
+        return torch.tensor(self.ranks).reshape(self.mesh_shape)
+
+
+#: A world size, a global shape, and the two sides.
+Problem: TypeAlias = tuple[int, tuple[int, ...], Layout, Layout]
+
+
+@st.composite
+def layouts(draw: st.DrawFn, ndim: int, world_size: int) -> Layout:
+    mesh_shape = draw(st.sampled_from([shape for shape in MESHES if math.prod(shape) <= world_size]))
+    ranks = draw(st.permutations(range(world_size)))[: math.prod(mesh_shape)]
+    kinds = [Replicate(), *(Shard(dim) for dim in range(-ndim, ndim))]
+    placements = tuple(draw(st.sampled_from(kinds)) for _ in mesh_shape)
+    return Layout(mesh_shape, tuple(ranks), placements)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    world_size = draw(st.integers(1, 8))
+    shape = tuple(draw(st.lists(st.sampled_from(SIZES), max_size=4)))
+    return world_size, shape, draw(layouts(len(shape), world_size)), draw(layouts(len(shape), world_size))
