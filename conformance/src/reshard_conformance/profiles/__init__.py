@@ -1,0 +1,10 @@
+"""The properties of the suite, by profile; each names the requirements that it shows."""
+
+from __future__ import annotations
+
+from reshard_conformance.profiles import core
+from reshard_conformance.search import Property
+
+__all__ = ["PROPERTIES"]
+
+PROPERTIES: dict[str, Property] = {prop.name: prop for prop in (*core.PROPERTIES,)}

@@ -1,0 +1,196 @@
+"""What a run of the suite found, and the verdicts that follow from it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from reshard_conformance.contract import Claims, Level, Profile
+from reshard_conformance.coverage import Coverage
+from reshard_conformance.requirements import Requirement, requirements
+from reshard_conformance.waivers import Waiver
+
+__all__ = ["Failure", "Result", "Tally", "Verdict"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A script that failed, as lines of JSON, made as small as it would go.
+
+    again: whether it failed each time that it was played; if not, what ran before it had a part in it.
+    """
+
+    world: str
+    prop: str
+    profile: Profile
+    verdict: str
+    faults: tuple[str, ...]
+    script: tuple[str, ...]
+    seed: int
+    fresh: bool
+    again: bool
+    waiver: Waiver | None = None
+
+    @property
+    def file(self) -> str:
+        """The name of its case file: a digest of what is in it."""
+        digest = hashlib.sha256("\n".join(self.script).encode()).hexdigest()[:12]
+        return f"seq_{digest}.jsonl" if len(self.script) > 1 else f"{digest}.json"
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What two findings of one defect have in common: the property, and the first fault without its numbers."""
+        return self.prop, re.sub(r"\d[0-9a-fx]*", "#", self.faults[0] if self.faults else self.verdict)
+
+
+@dataclass
+class Tally:
+    """What one property played in one world: scripts in all, cases by coverage class, searches that failed.
+
+    requirements: the ids that the property shows, each with the coverage classes that it needs. floors: whether those
+    of the coverage classes hold for it.
+    """
+
+    world: str
+    prop: str
+    profile: Profile
+    requirements: Mapping[str, tuple[str, ...]]
+    coverage: Coverage
+    floors: bool = False
+    scripts: int = 0
+    failed: int = 0
+
+    def admits(self, requirement: str) -> bool:
+        """Whether it can show the requirement at its level and in worlds of its sizes."""
+        admitted = {kind.name for kind in self.coverage.classes}
+        return requirement in self.requirements and admitted.issuperset(self.requirements[requirement])
+
+    def shows(self, requirement: str) -> bool:
+        """Whether it has drawn what shows the requirement."""
+        drawn = all(self.coverage.counts[name] for name in self.requirements[requirement])
+        return self.admits(requirement) and drawn and self.scripts > 0
+
+    @property
+    def under(self) -> list[str]:
+        """A sentence for each coverage class under its floor."""
+        if not self.floors or not self.scripts:
+            return []
+        return [
+            f"{self.world} drew {self.coverage.share(kind):.1%} of class {kind.name!r}, under its floor {kind.floor:.0%}"
+            for kind in self.coverage.classes
+            if self.coverage.share(kind) < kind.floor
+        ]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One requirement: passed, failed, waived, not run, not claimed, out of reach (of these worlds), or planned."""
+
+    requirement: Requirement
+    verdict: str
+    scripts: int = 0
+
+
+@dataclass
+class Result:
+    """A run of the suite for one implementation.
+
+    profiles: the claimed ones that were asked for. worlds: the world sizes by name of the world. seed: of the fresh
+    part. layouts, fresh: the distinct layouts of the fixed and of the fresh part, by world. stopped: whether the run
+    ended early, after many failures.
+    """
+
+    implementation: str
+    version: str
+    claims: Claims
+    profiles: tuple[Profile, ...]
+    worlds: Mapping[str, tuple[int, ...]]
+    effort: str
+    seed: int
+    tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
+    layouts: dict[str, set[bytes]] = field(default_factory=dict)
+    fresh: dict[str, set[bytes]] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    stopped: bool = False
+    seconds: float = 0.0
+
+    @property
+    def open(self) -> list[Failure]:
+        """The failures that no waiver excuses."""
+        return [failure for failure in self.failures if failure.waiver is None]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """One verdict a requirement that the suite is to show."""
+        return [self.verdict(entry) for entry in requirements() if entry.profile is not None]
+
+    def verdict(self, entry: Requirement) -> Verdict:
+        """The verdict on one requirement."""
+        tallies = [tally for tally in self.tallies.values() if entry.id in tally.requirements]
+        scripts = sum(tally.scripts for tally in tallies if tally.shows(entry.id))
+        return Verdict(entry, self.word(entry, tallies), scripts)
+
+    def word(self, entry: Requirement, tallies: list[Tally]) -> str:
+        if entry.planned:
+            return "planned"
+        if entry.profile not in self.claims.profiles:
+            return "not claimed"
+        if entry.profile not in self.profiles:
+            return "not run"
+        props = {tally.prop for tally in tallies if tally.admits(entry.id)}
+        if any(failure.prop in props for failure in self.open):
+            return "failed"
+        if any(failure.prop in props for failure in self.failures):
+            return "waived"
+        if tallies and not props:
+            return "out of reach"
+        return "passed" if any(tally.shows(entry.id) for tally in tallies) else "not run"
+
+    @property
+    def problems(self) -> list[str]:
+        """Why there is no certificate; empty when there is one."""
+        found = [count(len(self.open), "failure")] if self.open else []
+        found += ["stopped early"] if self.stopped else []
+        if not self.profiles:
+            found.append("no profile is claimed")
+        for profile in self.profiles:
+            ran = {tally.world for tally in self.tallies.values() if tally.profile is profile and tally.scripts}
+            found += [f"{profile.value}: nothing was run in {world}" for world in self.worlds if world not in ran]
+        if not found:
+            missing = [
+                v.requirement.id for v in self.verdicts if v.verdict == "not run" and self.selected(v.requirement)
+            ]
+            found += [f"{', '.join(missing)}: not run"] if missing else []
+            found += [sentence for tally in self.tallies.values() for sentence in tally.under]
+        return found
+
+    def selected(self, entry: Requirement) -> bool:
+        return entry.profile in self.profiles
+
+    @property
+    def exit_code(self) -> int:
+        """0 for a certificate, else 1."""
+        return 1 if self.problems else 0
+
+    @property
+    def badge(self) -> str:
+        """What was earned in a few words, such as "core L3, efficient"; below L3 the level alone, as core is L3."""
+        core = "core L3" if self.claims.level is Level.L3 else f"level {self.claims.level.name}"
+        return ", ".join(core if profile is Profile.CORE else profile.value for profile in self.profiles)
+
+    @property
+    def line(self) -> str:
+        """The last line of a run."""
+        subject = f"{self.implementation} {self.version}"
+        if self.problems:
+            return f"not certified: {subject}: {'; '.join(self.problems)}"
+        counts = {world: len(self.layouts.get(world, ())) for world in self.worlds}
+        parts = ", ".join(f"{world} {number}" for world, number in counts.items())
+        waived = f", {len(self.failures)} waived" if self.failures else ""
+        return f"certified: {subject} {self.badge} over {sum(counts.values())} layouts ({parts}), 0 failures{waived}"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

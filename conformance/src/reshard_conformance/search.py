@@ -1,0 +1,216 @@
+"""Looks for a script of steps that an implementation fails, and makes it small.
+
+A `Property` draws scripts and plays them on a `Bench`. hypothesis drives the drawing and the shrinking; the seed decides
+everything that is drawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol, TypeAlias
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+
+from reshard_conformance.cases import Batch, Case, Destroy, Step, dump
+from reshard_conformance.contract import Implementation, Profile
+from reshard_conformance.coverage import Coverage
+from reshard_conformance.generator import Space
+from reshard_conformance.playing import Outcome, cases_of
+from reshard_conformance.worlds import Session, World
+
+__all__ = ["Bench", "Drawn", "Finding", "Halt", "Property", "Script", "limits", "search"]
+
+Script: TypeAlias = tuple[Step, ...]
+
+#: How often a failing script may be tried again to make it smaller.
+SHRINKS = 500
+#: A class of layouts lags below this many times its floor; a round aims at so many of those that lag.
+MARGIN, AIMS = 1.3, 5
+
+
+class Finding(Exception):  # noqa: N818 - what a search is for, no error of ours
+    """A script that the implementation fails; `faults` say how, one sentence each."""
+
+    def __init__(self, script: Iterable[Step], verdict: str, faults: Sequence[str]) -> None:
+        self.script, self.verdict, self.faults = tuple(script), verdict, tuple(faults)
+        self.again = True  # whether it fails each time that it is played
+        super().__init__(f"{verdict}: {'; '.join(self.faults)}")
+
+    @property
+    def length(self) -> int:
+        """The length of the script as text: what is small is short."""
+        return sum(len(dump(step)) for step in self.script)
+
+
+class Halt(BaseException):
+    """Ends a search at once, past hypothesis, with what was found."""
+
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
+        super().__init__(str(finding))
+
+
+@dataclass
+class Bench:
+    """Where scripts are played: sessions of one world for one implementation, and an account of what was played.
+
+    After a finding the account stays as it is: what is played then only makes the finding smaller.
+    """
+
+    world: World
+    implementation: str | Implementation
+    space: Space
+    traced: bool = True
+    found: Finding | None = None
+    shrinks: int = 0
+    scripts: int = 0
+    layouts: set[bytes] = field(default_factory=set)
+    sessions: dict[int, Session] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.coverage = Coverage(self.space.level, self.space.sizes)
+
+    def play(self, script: Script, **options: Any) -> list[Outcome]:
+        """Play the steps in order, then destroy their groups; Finding at the first step that does not pass."""
+        self.begin()
+        outcomes: list[Outcome] = []
+        whole = (*script, *(Destroy(group) for group in open_groups(script)))
+        for place, step in enumerate(whole):
+            outcomes.append(self.step(whole[:place], step, world_size(script), **options))
+        self.count(script)
+        return outcomes
+
+    def begin(self) -> None:
+        """Begin another script; Halt when it has been tried often enough to make a finding smaller."""
+        self.shrinks += self.found is not None
+        if self.found is not None and self.shrinks > SHRINKS:
+            raise Halt(self.found)
+
+    def step(self, before: Script, step: Step, size: int, **options: Any) -> Outcome:
+        """Play one step after others; Finding when it does not pass."""
+        if size not in self.sessions:
+            self.sessions[size] = self.world.open(size, self.implementation, traced=self.traced)
+        outcome = self.sessions[size].play(step, **options)
+        if outcome.verdict != "pass":
+            self.report((*before, step), outcome.verdict, outcome.faults)
+        return outcome
+
+    def report(self, script: Script, verdict: str, faults: Sequence[str]) -> NoReturn:
+        """Raise a finding, past hypothesis where a hang makes it too dear to be played again."""
+        finding = Finding(script, verdict, faults)
+        if self.found is None or finding.length < self.found.length:
+            self.found = finding
+        if verdict == "hang" and self.world.name != "sim":
+            raise Halt(finding)
+        raise finding
+
+    def count(self, script: Script) -> None:
+        """Take the script into the account."""
+        if self.found is not None:
+            return
+        self.scripts += 1
+        for case in (case for step in script for case in cases_of(step) if case.expect == "equal"):
+            self.layouts.add(hashlib.blake2b(repr(case.layout).encode(), digest_size=8).digest())
+            self.coverage.add(case)
+
+    def close(self) -> None:
+        """End the sessions."""
+        for session in self.sessions.values():
+            session.close()
+        self.sessions.clear()
+
+
+class Property(Protocol):
+    """Something that an implementation of a profile must always do.
+
+    requirements: the ids that it shows, each with the coverage classes that it must have drawn to show it.
+    steered: whether the floors of the coverage classes hold for what it draws.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def profile(self) -> Profile: ...
+    @property
+    def requirements(self) -> Mapping[str, tuple[str, ...]]: ...
+    @property
+    def steered(self) -> bool: ...
+
+    def search(self, bench: Bench, number: int, examples: int, wanted: Sequence[str]) -> None:
+        """Draw and judge this many scripts under the seed `number`; Finding or Halt when one fails."""
+
+    def judge(self, bench: Bench, script: Script) -> None:
+        """Play one script; Finding when it fails."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A property of the scripts that a strategy draws: `judge` plays one on a bench, and reports there what is wrong."""
+
+    name: str
+    profile: Profile
+    requirements: Mapping[str, tuple[str, ...]]
+    draws: Callable[[Space, Sequence[str]], st.SearchStrategy[Script]]
+    judge: Callable[[Bench, Script], object]
+    steered: bool = False
+
+    def search(self, bench: Bench, number: int, examples: int, wanted: Sequence[str]) -> None:
+        """See `Property`."""
+
+        @seed(number)
+        @limits(examples)
+        @given(self.draws(bench.space, wanted))
+        def test(script: Script) -> None:
+            self.judge(bench, script)
+
+        test()
+
+
+def limits(examples: int, **more: Any) -> settings:
+    """hypothesis within a run of the suite: nothing is read from or left on disk, and nothing is timed."""
+    return settings(
+        max_examples=examples,
+        phases=(Phase.generate, Phase.shrink),
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        print_blob=False,
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+        **more,
+    )
+
+
+def search(prop: Property, bench: Bench, number: int, rounds: int, examples: int) -> Finding | None:
+    """Search in rounds; each round of a steered property aims at the coverage classes that lag after those before it."""
+    for place in range(rounds):
+        wanted = bench.coverage.lagging(MARGIN)[:AIMS] if prop.steered and place else ()
+        try:
+            prop.search(bench, number * rounds + place, examples, wanted)
+        except (Finding, Halt):
+            return bench.found
+        except Flaky:  # it failed once; state outside the groups of the script must have had a part in it
+            if bench.found is None:
+                raise
+            bench.found.again = False
+            return bench.found
+    return None
+
+
+def world_size(script: Script) -> int:
+    return next(step.world_size for step in script if isinstance(step, Case | Batch))
+
+
+def open_groups(script: Script) -> list[int]:
+    """The groups that are alive after the script, in order of creation."""
+    groups: dict[int, None] = {}
+    for step in script:
+        if isinstance(step, Destroy):
+            groups.pop(step.group, None)
+        else:
+            groups.setdefault(step.group)
+    return list(groups)
