@@ -34,7 +34,8 @@ def alias(tensor: torch.Tensor) -> torch.Tensor:
 
 def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor as flat uint8, without a copy."""
-    return tensor.reshape(-1).view(torch.uint8)
+    # reshape(-1) would keep the stride of a single element, whatever it is, and a byte view needs stride 1.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 @dataclass(frozen=True)
