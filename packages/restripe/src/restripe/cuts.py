@@ -88,6 +88,10 @@ class Cuts:
         """How many nonempty chunks lie wholly before the one that holds this position."""
         return _ordinal(self.length, self.sizes, position)
 
+    def nth(self, ordinal: int) -> Chunk:
+        """The nonempty chunk with this ordinal."""
+        return self.owner(_start(self.length, self.sizes, ordinal))
+
     def divides(self, parts: int) -> bool:
         """Whether every nonempty chunk splits into that many equal parts."""
         return all(size % parts == 0 for size in _chunk_lengths(self.length, self.sizes))
@@ -119,6 +123,16 @@ def _ordinal(length: int, sizes: tuple[int, ...], position: int) -> int:
     rest = min(chunk, length - whole * chunk)
     before = whole * _count(chunk, sizes[1:]) if whole else 0
     return before + _ordinal(rest, sizes[1:], inside)
+
+
+def _start(length: int, sizes: tuple[int, ...], ordinal: int) -> int:
+    """Where the nonempty chunk with this ordinal begins."""
+    if not sizes:
+        return 0
+    chunk = -(-length // sizes[0])
+    each, full = _count(chunk, sizes[1:]), length // chunk
+    whole = min(ordinal // each, full)  # past the full ones lies a shorter chunk
+    return whole * chunk + _start(min(chunk, length - whole * chunk), sizes[1:], ordinal - whole * each)
 
 
 def _count(length: int, sizes: tuple[int, ...]) -> int:

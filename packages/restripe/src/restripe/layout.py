@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -140,10 +141,6 @@ class Mesh:
         index = self._index.get(rank)
         return None if index is None else unravel(index, self.shape)
 
-    def rank_at(self, coordinates: Sequence[int]) -> int:
-        """The rank at these coordinates."""
-        return self.ranks[ravel(coordinates, self.shape)]
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -255,30 +252,40 @@ class Partition:
             Cuts(n, tuple(self.mesh.shape[m] for m in dims)) for n, dims in zip(self.shape, self.dims, strict=True)
         )
 
+    @cached_property
+    def _strides(self) -> tuple[int, ...]:
+        """What one step along each mesh dim adds to a rank's index in the mesh."""
+        sizes = self.mesh.shape
+        return tuple(math.prod(sizes[m + 1 :]) for m in range(len(sizes)))
+
     def place(self, rank: int) -> Place | None:
         """Which shard the rank holds, and which replica of it; None outside the mesh."""
         at = self.mesh.coordinates(rank)
         if at is None:
             return None
+        inner = self.layout.replicating
         shard = tuple(tuple(at[m] for m in dims) for dims in self.dims)
-        return Place(
-            shard,
-            ravel([at[m] for m in self.layout.replicating], [self.mesh.shape[m] for m in self.layout.replicating]),
-        )
+        return Place(shard, ravel([at[m] for m in inner], [self.mesh.shape[m] for m in inner]))
 
-    def rank_of(self, shard: Sequence[Coordinates], replica: int) -> int:
-        """The rank that holds replica number `replica` of the region at this shard coordinate."""
-        at = [0] * self.mesh.ndim
-        for dims, coordinates in zip(self.dims, shard, strict=True):
-            for m, coordinate in zip(dims, coordinates, strict=True):
-                at[m] = coordinate
-        for m, coordinate in zip(
-            self.layout.replicating,
-            unravel(replica, [self.mesh.shape[m] for m in self.layout.replicating]),
-            strict=True,
-        ):
-            at[m] = coordinate
-        return self.mesh.rank_at(at)
+    def chunk_offset(self, dim: int, coordinates: Coordinates) -> int:
+        """What a chunk of tensor dim `dim` adds to its holders' index in the mesh."""
+        return sum(self._strides[m] * index for m, index in zip(self.dims[dim], coordinates, strict=True))
+
+    def replica_offset(self, replica: int) -> int:
+        """What replica number `replica` adds to its holder's index in the mesh."""
+        inner = self.layout.replicating
+        at = unravel(replica, [self.mesh.shape[m] for m in inner])
+        return sum(self._strides[m] * index for m, index in zip(inner, at, strict=True))
+
+    @property
+    def replica_offsets(self) -> list[int]:
+        """What each replica adds to its holder's index in the mesh, in replica order."""
+        steps = [range(0, self._strides[m] * self.mesh.shape[m], self._strides[m]) for m in self.layout.replicating]
+        return [sum(step) for step in product(*steps)]
+
+    def shard_offset(self, shard: Sequence[Coordinates]) -> int:
+        """What a shard adds to its holders' index in the mesh: the sum over its chunks."""
+        return sum(self.chunk_offset(dim, coordinates) for dim, coordinates in enumerate(shard))
 
     def region(self, rank: int) -> Region | None:
         """What the rank owns, or None outside the mesh."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from restripe.cuts import Region
 
@@ -27,8 +28,7 @@ class FanOutKind(StrEnum):
     BROADCAST = "broadcast"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One region of the tensor that crosses from one rank to another; `peer` is the other end."""
 
     peer: int

@@ -7,12 +7,13 @@ other by dividing positions by chunk sizes, and apply the same rule for who send
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
+from typing import NamedTuple
 
-from restripe.cuts import Chunk, Cuts, Region, ravel
+from restripe.cuts import Chunk, Cuts, Interval, Intervals, Region, ravel, unravel
 from restripe.layout import Layout, Partition, Place
 from restripe.planning.plan import FanOut, FanOutKind, Message, RankPlan, Reason
 from restripe.planning.shape import View, decide, striped, views
@@ -32,6 +33,19 @@ def plan(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, turn: int 
         InvalidPlacementError: a shard dim that the shape does not have.
     """
     return _Planner(Partition(src, shape), Partition(dst, shape), turn).plan(rank)
+
+
+class _Hit(NamedTuple):
+    """A chunk of the other side that meets an interval in one tensor dim.
+
+    `offset` is what it adds to its rank's index in the mesh, `overlap` what both share. Where the chunk is a source's,
+    `number` is the target's place among the `total` targets that meet it.
+    """
+
+    offset: int
+    overlap: Intervals
+    number: int = 0
+    total: int = 1
 
 
 @dataclass(frozen=True)
@@ -80,41 +94,57 @@ class _Planner:
         place, mine = self.dst.place(rank), self.src.place(rank)
         if place is None or (self.reason is not Reason.STRIPED and place.replica):
             return
-        target = self._target(place)
-        intervals = [cuts.interval(at) for cuts, at in zip(self.targets, target, strict=True)]
-        for chunks in product(*(cuts.meeting(lo, hi) for cuts, (lo, hi) in zip(self.src.cuts, intervals, strict=True))):
-            shard = tuple(chunk.coordinates for chunk in chunks)
-            own = mine is not None and mine.shard == shard
-            holder = rank if own else self.src.rank_of(shard, self._holder(self._number(chunks, intervals)))
-            yield Message(holder, _overlap(chunks, intervals))
+        own = None if mine is None else self.src.shard_offset(mine.shard)
+        intervals = [cuts.interval(at) for cuts, at in zip(self.targets, self._target(place), strict=True)]
+        for hits in product(*(self._sources(dim, *interval) for dim, interval in enumerate(intervals))):
+            shard = sum(hit.offset for hit in hits)
+            region = tuple(hit.overlap for hit in hits)
+            if shard == own:
+                yield Message(rank, region)
+            else:
+                number = ravel([hit.number for hit in hits], [hit.total for hit in hits])
+                replica = (number + self.turn) % self.src.layout.replicas
+                yield Message(self.src.mesh.ranks[shard + self.src.replica_offset(replica)], region)
 
     def _sends(self, rank: int) -> Iterator[Message]:
-        """What the rank sends: for every target that meets its region, in order, if it is this holder's turn."""
+        """What the rank sends: to every target that meets its region, where it is this holder's turn."""
         place = self.src.place(rank)
-        if place is None:
+        if place is None or not all(lo < hi for lo, hi in self._intervals(place)):
             return
-        intervals = [cuts.interval(at) for cuts, at in zip(self.src.cuts, place.shard, strict=True)]
-        meeting = product(*(cuts.meeting(lo, hi) for cuts, (lo, hi) in zip(self.targets, intervals, strict=True)))
-        for number, chunks in enumerate(meeting):
-            if self._holder(number) != place.replica:
-                continue
-            receiver = self._receiver(tuple(chunk.coordinates for chunk in chunks))
+        mine, holders = self.src.shard_offset(place.shard), self.src.layout.replicas
+        takers = [self._takers(dim, lo, hi) for dim, (lo, hi) in enumerate(self._intervals(place))]
+        totals = [total for total, _ in takers]
+        for number in range((place.replica - self.turn) % holders, math.prod(totals), holders):
+            hits = [taker(index) for index, (_, taker) in zip(unravel(number, totals), takers, strict=True)]
+            receiver = self.dst.mesh.ranks[sum(hit.offset for hit in hits)]
             other = self.src.place(receiver)
-            if other is None or other.shard != place.shard:
-                yield Message(receiver, _overlap(chunks, intervals))
+            if other is None or self.src.shard_offset(other.shard) != mine:
+                yield Message(receiver, tuple(hit.overlap for hit in hits))
 
-    def _holder(self, number: int) -> int:
-        """Which replica of a source shard serves its receiver number `number`."""
-        return (number + self.turn) % self.src.layout.replicas
+    def _intervals(self, place: Place) -> list[Interval]:
+        """The source's interval in each tensor dim."""
+        return [cuts.interval(at) for cuts, at in zip(self.src.cuts, place.shard, strict=True)]
 
-    def _number(self, sources: tuple[Chunk, ...], target: list[tuple[int, int]]) -> int:
-        """The target's number among those that meet the source shard, in row-major order."""
-        places, counts = [], []
-        for cuts, source, (lo, _) in zip(self.targets, sources, target, strict=True):
-            first = cuts.ordinal(source.lo)
-            places.append(cuts.ordinal(lo) - first)
-            counts.append(cuts.ordinal(source.hi - 1) - first + 1)
-        return ravel(places, counts)
+    def _sources(self, dim: int, lo: int, hi: int) -> list[_Hit]:
+        """The source chunks that a target's interval meets, each with the target's number among those that meet it."""
+        targets, hits = self.targets[dim], []
+        for chunk in self.src.cuts[dim].meeting(lo, hi):
+            first, last = targets.ordinal(chunk.lo), targets.ordinal(chunk.hi - 1)
+            offset = self.src.chunk_offset(dim, chunk.coordinates)
+            hits.append(_Hit(offset, _overlap(chunk, lo, hi), targets.ordinal(lo) - first, last - first + 1))
+        return hits
+
+    def _takers(self, dim: int, lo: int, hi: int) -> tuple[int, Callable[[int], _Hit]]:
+        """How many target chunks a source's interval meets, and the one of each number."""
+        targets = self.targets[dim]
+        first, last = targets.ordinal(lo), targets.ordinal(hi - 1)
+
+        @cache
+        def taker(number: int) -> _Hit:
+            chunk = targets.nth(first + number)
+            return _Hit(self._target_offset(dim, chunk.coordinates), _overlap(chunk, lo, hi))
+
+        return last - first + 1, taker
 
     def _target(self, place: Place) -> tuple[tuple[int, ...], ...]:
         """The target coordinate of a destination place."""
@@ -122,11 +152,11 @@ class _Planner:
             return place.shard
         return ((*place.shard[0], place.replica), *place.shard[1:])
 
-    def _receiver(self, target: tuple[tuple[int, ...], ...]) -> int:
-        """The rank that receives at a target coordinate: a stripe's replica, or the representative."""
-        if self.reason is not Reason.STRIPED:
-            return self.dst.rank_of(target, 0)
-        return self.dst.rank_of((target[0][:-1], *target[1:]), target[0][-1])
+    def _target_offset(self, dim: int, coordinates: tuple[int, ...]) -> int:
+        """What a target chunk adds to its receiver's index in the mesh; a stripe is received by its replica."""
+        if dim or self.reason is not Reason.STRIPED:
+            return self.dst.chunk_offset(dim, coordinates)
+        return self.dst.chunk_offset(dim, coordinates[:-1]) + self.dst.replica_offset(coordinates[-1])
 
     def _fan_out(self, rank: int) -> FanOut | None:
         place, region = self.dst.place(rank), self.dst.region(rank)
@@ -138,7 +168,8 @@ class _Planner:
             or not _holds(region)
         ):
             return None
-        members = tuple(self.dst.rank_of(place.shard, replica) for replica in range(self.dst.layout.replicas))
+        shard = self.dst.shard_offset(place.shard)
+        members = tuple(self.dst.mesh.ranks[shard + offset] for offset in self.dst.replica_offsets)
         kind = FanOutKind.ALL_GATHER if self.reason is Reason.STRIPED else FanOutKind.BROADCAST
         return FanOut(kind, members, place.replica)
 
@@ -164,8 +195,8 @@ class _Planner:
         return packed + unpacked
 
 
-def _overlap(chunks: tuple[Chunk, ...], intervals: list[tuple[int, int]]) -> Region:
-    return tuple(((max(chunk.lo, lo), min(chunk.hi, hi)),) for chunk, (lo, hi) in zip(chunks, intervals, strict=True))
+def _overlap(chunk: Chunk, lo: int, hi: int) -> Intervals:
+    return ((max(chunk.lo, lo), min(chunk.hi, hi)),)
 
 
 def _holds(region: Region) -> bool:
