@@ -20,6 +20,7 @@ class Failure:
     """A script that failed, as lines of JSON, made as small as it would go.
 
     again: whether it failed each time that it was played; if not, what ran before it had a part in it.
+    classes: the coverage classes of its cases. advisory: whether it is against requirements of strength SHOULD only, and does not stand against a certificate.
     """
 
     world: str
@@ -31,6 +32,8 @@ class Failure:
     seed: int
     fresh: bool
     again: bool
+    classes: frozenset[str] = frozenset()
+    advisory: bool = False
     waiver: Waiver | None = None
 
     @property
@@ -118,8 +121,8 @@ class Result:
 
     @property
     def open(self) -> list[Failure]:
-        """The failures that no waiver excuses."""
-        return [failure for failure in self.failures if failure.waiver is None]
+        """The failures that stand against a certificate."""
+        return [failure for failure in self.failures if failure.waiver is None and not failure.advisory]
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -137,13 +140,11 @@ class Result:
             return "planned"
         if entry.profile not in self.claims.profiles:
             return "not claimed"
-        if entry.profile not in self.profiles:
-            return "not run"
         props = {tally.prop for tally in tallies if tally.admits(entry.id)}
-        if any(failure.prop in props for failure in self.open):
-            return "failed"
-        if any(failure.prop in props for failure in self.failures):
-            return "waived"
+        needed = {name for tally in tallies for name in tally.requirements[entry.id]}
+        failures = [failure for failure in self.failures if failure.prop in props and needed <= failure.classes]
+        if failures:
+            return "waived" if all(failure.waiver for failure in failures) else "failed"
         if tallies and not props:
             return "out of reach"
         return "passed" if any(tally.shows(entry.id) for tally in tallies) else "not run"
@@ -159,15 +160,11 @@ class Result:
             ran = {tally.world for tally in self.tallies.values() if tally.profile is profile and tally.scripts}
             found += [f"{profile.value}: nothing was run in {world}" for world in self.worlds if world not in ran]
         if not found:
-            missing = [
-                v.requirement.id for v in self.verdicts if v.verdict == "not run" and self.selected(v.requirement)
-            ]
+            verdicts = [verdict for verdict in self.verdicts if verdict.requirement.profile in self.profiles]
+            missing = [verdict.requirement.id for verdict in verdicts if verdict.verdict == "not run"]
             found += [f"{', '.join(missing)}: not run"] if missing else []
             found += [sentence for tally in self.tallies.values() for sentence in tally.under]
         return found
-
-    def selected(self, entry: Requirement) -> bool:
-        return entry.profile in self.profiles
 
     @property
     def exit_code(self) -> int:
@@ -188,7 +185,8 @@ class Result:
             return f"not certified: {subject}: {'; '.join(self.problems)}"
         counts = {world: len(self.layouts.get(world, ())) for world in self.worlds}
         parts = ", ".join(f"{world} {number}" for world, number in counts.items())
-        waived = f", {len(self.failures)} waived" if self.failures else ""
+        number = sum(failure.waiver is not None for failure in self.failures)
+        waived = f", {number} waived" if number else ""
         return f"certified: {subject} {self.badge} over {sum(counts.values())} layouts ({parts}), 0 failures{waived}"
 
 

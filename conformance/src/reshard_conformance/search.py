@@ -143,7 +143,7 @@ class Property(Protocol):
     def search(self, bench: Bench, number: int, examples: int, wanted: Sequence[str]) -> None:
         """Draw and judge this many scripts under the seed `number`; Finding or Halt when one fails."""
 
-    def judge(self, bench: Bench, script: Script) -> None:
+    def judge(self, bench: Bench, script: Script, /) -> object:
         """Play one script; Finding when it fails."""
 
 

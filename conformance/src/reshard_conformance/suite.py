@@ -18,18 +18,20 @@ import torch
 
 from reshard_conformance.cases import dump
 from reshard_conformance.contract import Claims, Implementation, Level, Profile
-from reshard_conformance.coverage import Coverage
+from reshard_conformance.coverage import CLASSES, Coverage, Geometry
 from reshard_conformance.generator import Space
 from reshard_conformance.plan import EFFORTS, SIZES, Chunk, plan
+from reshard_conformance.playing import cases_of
 from reshard_conformance.profiles import PROPERTIES
 from reshard_conformance.registry import load
+from reshard_conformance.requirements import requirements
 from reshard_conformance.results import Failure, Result, Tally
-from reshard_conformance.search import Bench, search
+from reshard_conformance.search import Bench, Finding, Property, search
 from reshard_conformance.waivers import Waiver
 from reshard_conformance.worlds import World
 from reshard_conformance.worlds.sim import SimWorld
 
-__all__ = ["Part", "SuiteError", "make_world", "run"]
+__all__ = ["Part", "SuiteError", "check_worlds", "make_world", "run"]
 
 WORLDS: dict[str, Callable[[Callable[[str], Implementation]], World]] = {"sim": SimWorld}
 #: The most ranks of a session.
@@ -64,7 +66,7 @@ def run(
     sizes: tuple[int, ...] | None = None,
     jobs: int = 2,
     waivers: Sequence[Waiver] = (),
-    tell: Callable[[Part, int], None] = lambda part, chunks: None,
+    tell: Callable[[Part, int], None] | None = None,
 ) -> Result:
     """Judge an implementation by the profiles that it claims (or those of them that are named).
 
@@ -76,14 +78,17 @@ def run(
     found = load(implementation) if isinstance(implementation, str) else implementation
     if effort not in EFFORTS:
         raise SuiteError(f"effort {effort!r} is not known; --effort can be {', '.join(EFFORTS)}")
-    spread = {world: sizes_in(world, found.claims, sizes) for world in checked(worlds, implementation, found.claims)}
+    spread = {
+        world: sizes_in(world, found.claims, sizes) for world in check_worlds(worlds, implementation, found.claims)
+    }
     result = Result(found.name, found.version, found.claims, chosen(found.claims, profiles), spread, effort, seed)
     chunks = plan(spread, result.profiles, effort, seed)
     began = time.monotonic()
     with closing(play(chunks, implementation, found.claims.level, jobs)) as parts:
         for part in parts:
             take(result, part, waivers)
-            tell(part, len(chunks))
+            if tell is not None:
+                tell(part, len(chunks))
             if sum(tally.failed for tally in result.tallies.values()) >= ENOUGH:
                 result.stopped = True
                 break
@@ -100,7 +105,7 @@ def chosen(claims: Claims, profiles: Collection[Profile] | None) -> tuple[Profil
     return tuple(profile for profile in Profile if profile in (claims.profiles if profiles is None else profiles))
 
 
-def checked(worlds: Sequence[str], implementation: str | Implementation, claims: Claims) -> Sequence[str]:
+def check_worlds(worlds: Sequence[str], implementation: str | Implementation, claims: Claims) -> Sequence[str]:
     """The worlds, each known, claimed, and able to run the implementation."""
     for world in worlds:
         if world not in WORLDS:
@@ -148,15 +153,29 @@ def play_chunk(chunk: Chunk, implementation: str | Implementation, level: Level)
         bench = Bench(world, implementation, Space(chunk.sizes, level))
         with closing(bench):
             finding = search(prop, bench, chunk.seed, chunk.rounds, chunk.examples)
-    failure = None
-    if finding is not None:
-        lines = tuple(dump(step) for step in finding.script)
-        failure = Failure(
-            *(chunk.world, prop.name, prop.profile, finding.verdict, finding.faults, lines),
-            *(chunk.seed, chunk.fresh, finding.again),
-        )
+    failure = None if finding is None else failure_of(chunk, finding)
     coverage = bench.coverage
     return Part(chunk, bench.scripts, frozenset(bench.layouts), coverage.total, dict(coverage.counts), failure)
+
+
+def failure_of(chunk: Chunk, finding: Finding) -> Failure:
+    """A finding as it goes into the result."""
+    prop = PROPERTIES[chunk.prop]
+    cases = [case for step in finding.script for case in cases_of(step) if case.expect == "equal"]
+    return Failure(
+        *(chunk.world, prop.name, prop.profile, finding.verdict, finding.faults),
+        script=tuple(dump(step) for step in finding.script),
+        seed=chunk.seed,
+        fresh=chunk.fresh,
+        again=finding.again,
+        classes=frozenset(kind.name for case in cases for kind in CLASSES if kind.holds(Geometry(case))),
+        advisory=is_advisory(prop),
+    )
+
+
+def is_advisory(prop: Property) -> bool:
+    """Whether the property shows only requirements of strength SHOULD."""
+    return all(entry.strength == "SHOULD" for entry in requirements() if entry.id in prop.requirements)
 
 
 def make_world(name: str) -> World:
