@@ -63,13 +63,10 @@ def overlapping() -> dict[str, Any]:
 
 
 def misaligned() -> dict[str, Any]:
-    """The elements of one side begin in the middle of the other's."""
-    buffer = torch.zeros(66, dtype=torch.uint8)
-    views = (buffer[:32].view(torch.float32), buffer[30:62].view(torch.uint8))
-    halves = views[0].view(torch.float16).view(2, 8), buffer[28:60].view(torch.float16).view(2, 8)
-    return {
-        f"{side}_tensor": tensor(half, (4, 8), torch.float16) for side, half in zip(("src", "dst"), halves, strict=True)
-    }
+    """The first element of the destination begins in the middle of the source's last."""
+    memory = bytearray(8 * 4 + 30)
+    sides = (torch.frombuffer(memory, dtype=torch.float32, count=8, offset=offset) for offset in (0, 30))
+    return {f"{side}_tensor": tensor(t.view(2, 4)) for side, t in zip(("src", "dst"), sides, strict=True)}
 
 
 #: Defects in the order of the specification's table, each as what it changes in a right call.

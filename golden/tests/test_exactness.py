@@ -42,17 +42,20 @@ def move(
     whole: torch.Tensor,
     source: Callable[[torch.Tensor], torch.Tensor],
     destination: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    read_before: bool = True,
 ) -> list[torch.Tensor | None]:
     """Rows on ranks 0 and 1 to columns on ranks 2 and 1; rank 3 is idle. What each rank's destination then is.
 
     source: makes a local tensor of given values. destination: makes one of another content and the given shape.
+    read_before: look at the source first, to see that it is not written.
     """
 
     def body(communicator: ThreadCommunicator) -> torch.Tensor | None:
         rank = communicator.rank
         local = source(whole[ROWS[rank]]) if rank in {0, 1} else None
         result = destination(whole[:, COLUMNS[(2, 1).index(rank)]]) if rank in {1, 2} else None
-        before = None if local is None else raw(local)
+        before = raw(local) if local is not None and read_before else None
         src, dst = (reference(SHAPE, whole.dtype, tensor) for tensor in (local, result))
         meshes = [Mesh(torch.tensor(ranks)) for ranks in ([0, 1], [2, 1])]
         reshard(src, meshes[0], (Shard(0),), dst, meshes[1], (Shard(-1),), Group(communicator))
@@ -143,7 +146,14 @@ def test_parameters_and_inference_tensors() -> None:
 @pytest.mark.requirement("RS-EXACT-10")
 def test_a_pending_source_is_waited_for() -> None:
     whole = random(SHAPE, torch.float32)
-    assert_moved(move(whole, lambda values: AsyncCollectiveTensor(plain(values)), empty), whole)
+    pending = []
+
+    def source(values: torch.Tensor) -> torch.Tensor:
+        pending.append(AsyncCollectiveTensor(plain(values)))
+        return pending[-1]
+
+    assert_moved(move(whole, source, empty, read_before=False), whole)
+    assert [tensor.completed for tensor in pending] == [True, True]
 
 
 def two_ranks(

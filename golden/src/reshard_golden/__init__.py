@@ -50,10 +50,10 @@ class Side:
 
     @property
     def local(self) -> torch.Tensor | None:
-        """This rank's shard, waited for and without its autograd history."""
+        """This rank's shard, waited for; detached, as a Parameter or an inference tensor cannot be written directly."""
         local = None if self.tensor is None else self.tensor._local_tensor  # noqa: SLF001 - the name that callers use
         if isinstance(local, AsyncCollectiveTensor):
-            local = local.wait()
+            local = local.trigger_wait()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return None if local is None else local.detach()
 
     def members(self) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -93,13 +93,12 @@ def reshard(
     communicator: Communicator = getattr(process_group, "communicator", process_group)
     src = Side("source", src_tensor, src_mesh.mesh.cpu(), tuple(src_placement))
     dst = Side("destination", dst_tensor, dst_mesh.mesh.cpu(), tuple(dst_placement))
-    with torch.no_grad(), torch.cuda.stream(stream):
+    with torch.cuda.stream(stream):
         check(src, dst, communicator)
         whole = gather(src, dst_tensor if src_tensor is None else src_tensor, communicator, stream)
         for rank, coordinate in dst.members():
             if rank == communicator.rank and dst.local is not None:
-                with torch.inference_mode():  # the only mode in which tensors made in inference mode can be written
-                    dst.local.copy_(dst.shard(whole, coordinate))
+                dst.local.copy_(dst.shard(whole, coordinate))
 
 
 def gather(src: Side, tensor: Any, communicator: Communicator, stream: torch.cuda.Stream | None) -> torch.Tensor:
