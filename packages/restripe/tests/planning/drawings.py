@@ -13,16 +13,25 @@ from restripe.planning import RankPlan, plan
 
 from .judge import Box, Shape, Side
 
-WORLDS = [8, 12, *range(1, 13)]
 MESHES: list[Shape] = [(n,) for n in range(1, 13)]
 MESHES += [(n, m) for n in range(1, 13) for m in range(1, 13) if n * m <= 12]
 MESHES += [(n, m, k) for n in range(1, 5) for m in range(1, 5) for k in range(1, 5) if n * m * k <= 12]
-FITTING = {ranks: [mesh for mesh in MESHES if prod(mesh) <= ranks] for ranks in range(1, 13)}
-ORDERS = [tuple(range(12)), *(tuple(Random(seed).sample(range(12), 12)) for seed in range(200))]
-TENSOR_DIMS = [2, 1, 0, 3, 4, 2, 1, 3]
-SIZES = [12, 8, 1, 0, 2, 3, 4, 5, 6, 7, 11, 13, 16, 24]
-EVEN_SIZES = [12, 24, 6, 2, 36]
-LARGE_SIZES = [60, 90, 96, 120, 144, 210, 2, 6]
+
+# Every strategy is made once: making them anew for each draw costs more than planning does.
+WORLDS = st.sampled_from([8, 12, *range(1, 13)])
+FITTING = {ranks: st.sampled_from([mesh for mesh in MESHES if prod(mesh) <= ranks]) for ranks in range(1, 13)}
+REPLICATED_MESHES = st.sampled_from([(2,), (3,), (4,), (2, 2), (6,), (2, 3), (3, 2)])
+ORDERS = st.sampled_from([tuple(range(12)), *(tuple(Random(seed).sample(range(12), 12)) for seed in range(200))])
+TENSOR_DIMS = st.sampled_from([2, 1, 0, 3, 4, 2, 1, 3])
+SIZES = st.sampled_from([12, 8, 1, 0, 2, 3, 4, 5, 6, 7, 11, 13, 16, 24])
+EVEN_SIZES = st.sampled_from([12, 24, 6, 2, 36])
+LARGE_SIZES = st.sampled_from([60, 90, 96, 120, 144, 210, 2, 6])
+REPLICATED_DIMS = st.sampled_from([2, 3, 1, 3])
+ODDS = st.sampled_from([False, True, False])
+MEETING = st.sampled_from(["any", "disjoint", "equal"])
+TURNS = st.sampled_from([0, 1, 2, 5])
+PLACED = {dims: st.sampled_from([None, *range(dims)]) for dims in range(5)}
+SHARDED = {dims: st.sampled_from(range(dims)) for dims in range(1, 5)}
 
 
 class Drawn(NamedTuple):
@@ -58,41 +67,38 @@ def box(region: Region) -> Box:
 @st.composite
 def drawings(draw: st.DrawFn) -> Drawn:
     """Worlds of 1 to 12 ranks: meshes equal, overlapping, or disjoint, in any order, with idle ranks left over."""
-    if draw(st.sampled_from([False, True, False])):
-        return draw(replicated())
-    world = draw(st.sampled_from(WORLDS))
-    shape = draw(shapes(draw(st.sampled_from(TENSOR_DIMS)), SIZES))
-    ranks = draw(orders(world))
-    src = draw(sides(ranks, len(shape), FITTING[world]))
-    meshes = draw(st.sampled_from(["any", "disjoint", "equal"]))
+    if draw(ODDS):
+        return replicated(draw)
+    world = draw(WORLDS)
+    shape = sizes(draw, draw(TENSOR_DIMS), SIZES)
+    ranks = order(draw, world)
+    src = side(draw, ranks, len(shape), draw(FITTING[world]))
+    meshes = draw(MEETING)
     if meshes == "equal":
-        dst = draw(sides(src.ranks, len(shape), [src.mesh]))
+        dst = side(draw, src.ranks, len(shape), src.mesh)
     else:
-        rest = ranks[len(src.ranks) :] if meshes == "disjoint" else draw(orders(world))
+        rest = ranks[len(src.ranks) :] if meshes == "disjoint" else order(draw, world)
         rest = rest or ranks
-        dst = draw(sides(rest, len(shape), FITTING[len(rest)]))
-    return Drawn(world, shape, src, dst, draw(st.sampled_from([0, 1, 2, 5])), draw(st.booleans()))
+        dst = side(draw, rest, len(shape), draw(FITTING[len(rest)]))
+    return Drawn(world, shape, src, dst, draw(TURNS), draw(st.booleans()))
 
 
-@st.composite
 def replicated(draw: st.DrawFn) -> Drawn:
     """Sharded sources and replicated destinations of sizes that often divide: where stripes are to be judged."""
-    shape = draw(shapes(draw(st.sampled_from([2, 3, 1, 3])), EVEN_SIZES))
-    ranks = draw(orders(12))
-    shards = st.sampled_from(range(len(shape)))
-    meshes: list[Shape] = [(2,), (3,), (4,), (2, 2), (6,), (2, 3), (3, 2)]
-    src_mesh, dst_mesh = draw(st.sampled_from(meshes)), draw(st.sampled_from(meshes))
+    shape = sizes(draw, draw(REPLICATED_DIMS), EVEN_SIZES)
+    ranks, shards = order(draw, 12), SHARDED[len(shape)]
+    src_mesh, dst_mesh = draw(REPLICATED_MESHES), draw(REPLICATED_MESHES)
     src = Side(src_mesh, ranks[: prod(src_mesh)], tuple(draw(shards) for _ in src_mesh))
     kept = (*(draw(shards) for _ in dst_mesh[1:]), None)
-    dst = Side(dst_mesh, ranks[-prod(dst_mesh) :], kept[:: draw(st.sampled_from([1, -1]))])
-    return Drawn(12, shape, src, dst, draw(st.integers(0, 3)))
+    dst = Side(dst_mesh, ranks[-prod(dst_mesh) :], kept[::-1] if draw(st.booleans()) else kept)
+    return Drawn(12, shape, src, dst, draw(TURNS))
 
 
 @st.composite
 def larger(draw: st.DrawFn) -> Drawn:
     """Up to 30 chunks a tensor dim, to replicas on other ranks."""
-    shape = draw(shapes(draw(st.sampled_from([1, 2])), LARGE_SIZES))
-    shards = st.sampled_from(range(len(shape)))
+    shape = sizes(draw, draw(st.integers(1, 2)), LARGE_SIZES)
+    shards = SHARDED[len(shape)]
     src_mesh = (draw(st.integers(2, 10)), draw(st.integers(1, 3)))
     dst_mesh = (draw(st.integers(2, 4)), draw(st.integers(1, 10)))
     world = prod(src_mesh) + prod(dst_mesh)
@@ -101,19 +107,14 @@ def larger(draw: st.DrawFn) -> Drawn:
     return Drawn(world, shape, src, dst)
 
 
-@st.composite
-def shapes(draw: st.DrawFn, tensor_dims: int, sizes: list[int]) -> Shape:
-    return tuple(draw(st.sampled_from(sizes)) for _ in range(tensor_dims))
+def sizes(draw: st.DrawFn, tensor_dims: int, of: st.SearchStrategy[int]) -> Shape:
+    return tuple(draw(of) for _ in range(tensor_dims))
 
 
-@st.composite
-def orders(draw: st.DrawFn, world: int) -> Shape:
-    return tuple(rank for rank in draw(st.sampled_from(ORDERS)) if rank < world)
+def order(draw: st.DrawFn, world: int) -> Shape:
+    return tuple(rank for rank in draw(ORDERS) if rank < world)
 
 
-@st.composite
-def sides(draw: st.DrawFn, ranks: Shape, tensor_dims: int, meshes: list[Shape]) -> Side:
+def side(draw: st.DrawFn, ranks: Shape, tensor_dims: int, mesh: Shape) -> Side:
     """A side on the first of the ranks, as many as its mesh takes."""
-    mesh = draw(st.sampled_from(meshes))
-    shards = st.sampled_from([None, *range(tensor_dims)])
-    return Side(mesh, ranks[: prod(mesh)], tuple(draw(shards) for _ in mesh))
+    return Side(mesh, ranks[: prod(mesh)], tuple(draw(PLACED[tensor_dims]) for _ in mesh))

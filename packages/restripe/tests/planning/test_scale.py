@@ -74,6 +74,16 @@ def test_a_rank_with_few_overlaps_costs_the_same_in_every_world(
     assert max(costs[2:]) <= 1.1 * max(costs[:2])
 
 
+def test_a_receiver_looks_at_the_holder_that_serves_it_only() -> None:
+    costs = []
+    for half in (world // 2 for world in WORLDS):
+        src, dst = layout(0, (half,), Replicate()), layout(half, (half,), Shard(0))
+        bytecodes, planned = counted(src, dst, (12 * half, 5), half + 3)
+        assert len(planned.receives) == 1
+        costs.append(bytecodes)
+    assert max(costs[2:]) <= 1.1 * max(costs[:2])
+
+
 @pytest.mark.parametrize("receives", [False, True])
 def test_a_rank_that_exchanges_with_all_pays_for_its_own_messages_only(receives: bool) -> None:
     """Rows to columns: every source meets every destination, once."""

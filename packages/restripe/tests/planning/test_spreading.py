@@ -9,20 +9,17 @@ from hypothesis import strategies as st
 
 from restripe.planning import RankPlan, plan
 
-from .drawings import FITTING, ORDERS, Drawn, box, drawings, shapes, sides
+from .drawings import EVEN_SIZES, FITTING, ORDERS, Drawn, box, drawings, side, sizes
 from .judge import Box, Side, groups
-
-SIZES = [12, 7, 1, 2, 3, 24]
 
 
 @st.composite
 def fully_replicated(draw: st.DrawFn) -> Drawn:
     """A source on all its ranks, and a destination where every receiver is remote."""
-    ranks = draw(st.sampled_from(ORDERS))
-    mesh = draw(st.sampled_from(FITTING[6]))
+    ranks, mesh = draw(ORDERS), draw(FITTING[6])
     src = Side(mesh, ranks[: prod(mesh)], (None,) * len(mesh))
-    shape = draw(shapes(draw(st.integers(0, 3)), SIZES))
-    return Drawn(12, shape, src, draw(sides(ranks[6:], len(shape), FITTING[6])))
+    shape = sizes(draw, draw(st.integers(0, 3)), EVEN_SIZES)
+    return Drawn(12, shape, src, side(draw, ranks[6:], len(shape), draw(FITTING[6])))
 
 
 def load(drawn: Drawn) -> Counter[int]:
