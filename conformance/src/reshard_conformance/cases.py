@@ -118,8 +118,8 @@ def read_step(value: object) -> Step:
         expect_keys(fields, ("format", "op", "cases"), ())
         return Batch(read_cases(fields["cases"]))
     if op == "destroy":
-        expect_keys(fields, ("format", "op", "group"), ())
-        return Destroy(fields["group"])
+        expect_keys(fields, ("format", "op", "group"), ("clear",))
+        return Destroy(fields["group"], fields.get("clear", True))
     raise CaseError("op", "one of clear, batch, destroy", op)
 
 
@@ -165,7 +165,7 @@ def to_json(step: Step) -> dict[str, object]:
     if isinstance(step, Batch):
         return {"format": 1, "op": "batch", "cases": [to_json(case) for case in step.cases]}
     if isinstance(step, Destroy):
-        return {"format": 1, "op": "destroy", "group": step.group}
+        return {"format": 1, "op": "destroy", "group": step.group} | ({} if step.clear else {"clear": False})
     fields: dict[str, object] = {"format": 1}
     fields |= {"name": step.name} if step.name else {}
     fields |= {"world_size": step.world_size, "shape": step.shape, "dtype": step.dtype}

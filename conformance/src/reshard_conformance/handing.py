@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
@@ -11,7 +11,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from reshard_conformance.cases import Case, CaseError, Fault, Side, read_placement
 from reshard_conformance.oracle import POISON, Buffer, Truth, allocate, poisoned
 
-__all__ = ["Handed", "MeshRef", "TensorRef", "check_fault", "hand", "placements"]
+__all__ = ["Handed", "MeshRef", "TensorRef", "check_fault", "hand", "placements", "seen"]
 
 
 class TensorRef:
@@ -75,6 +75,15 @@ class Handed:
         return self.reference is not None and self.reference.changed()
 
 
+def seen(case: Case, rank: int) -> Case:
+    """The case as the rank calls it: with a fault in its placements, it believes in another layout."""
+    fault = fault_of(case, rank)
+    if fault is None or fault.what != "placements":
+        return case
+    side = replace(getattr(case, fault.side), placements=fault.value)
+    return replace(case, src=side) if fault.side == "src" else replace(case, dst=side)
+
+
 def hand(case: Case, truth: Truth, rank: int) -> tuple[Handed, Handed]:
     """Source and destination of the rank; a rank in neither mesh hands over one reference without a tensor as both."""
     src, dst = (hand_side(case, truth, rank, name) for name in ("src", "dst"))
@@ -96,6 +105,8 @@ def hand_side(case: Case, truth: Truth, rank: int, name: str) -> Handed:
     what = None if fault is None else fault.what
     if fault is not None and what == "local_shape":
         content = filler(sizes(fault), dtype)
+    elif what == "stray":
+        content = filler(case.shape, dtype)
     elif fault is not None and what == "global_shape":
         shape = sizes(fault)
     elif fault is not None and what == "dtype" and expected is not None:
@@ -130,13 +141,19 @@ def shared(case: Case, truth: Truth, src: Handed, dst: Handed) -> tuple[Handed, 
     )
 
 
+#: The sides that a rank with a fault has to be in, where it is not the fault's own.
+NEEDED = {"alias": ["src", "dst"], **dict.fromkeys(("local_shape", "stray", "placements"), [])}
+
+
 def check_fault(case: Case) -> None:
     """CaseError for a fault on a rank that hands over nothing that could have it."""
     if case.fault is None:
         return
     for rank in case.fault.ranks:
         sides = [name for name in ("src", "dst") if rank in getattr(case, name).ranks]
-        needed = {"alias": ["src", "dst"], "local_shape": []}.get(case.fault.what, [case.fault.side])
+        if case.fault.what == "stray" and case.fault.side in sides:
+            raise CaseError("fault.ranks", f"ranks outside the {case.fault.side} mesh for 'stray'", rank)
+        needed = NEEDED.get(case.fault.what, [case.fault.side])
         idle_too = case.fault.what in {"absent", "global_shape", "dtype"} and not sides
         if not idle_too and not set(needed) <= set(sides):
             raise CaseError("fault.ranks", f"ranks of the {' and '.join(needed)} mesh for {case.fault.what!r}", rank)
@@ -155,7 +172,7 @@ def filler(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 def sizes(fault: Fault) -> tuple[int, ...]:
     if not isinstance(fault.value, tuple):
         raise CaseError("fault.value", "a list of sizes", fault.value)
-    return fault.value
+    return tuple(size for size in fault.value if isinstance(size, int))
 
 
 def buffer_of(handed: Handed) -> Buffer:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import traceback
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -23,13 +25,13 @@ from reshard_conformance.contract import (
     TensorReference,
 )
 from reshard_conformance.fields import expect_members
-from reshard_conformance.handing import Handed, MeshRef, TensorRef, check_fault, hand, placements
+from reshard_conformance.handing import Handed, MeshRef, TensorRef, check_fault, hand, placements, seen
 from reshard_conformance.memory import Meter
 from reshard_conformance.oracle import Truth, allocate, describe_difference, expect_legal, poisoned
 from reshard_conformance.trace import DATA, Event, Log, symmetry
 from reshard_golden import reshard as golden_reshard
 
-__all__ = ["Host", "Options", "Outcome", "Player", "RankReport", "cases_of", "check_playable", "judge"]
+__all__ = ["Host", "Options", "Outcome", "Player", "RankReport", "cases_of", "check_playable", "judge", "raised"]
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,14 @@ class Player:
         self.rank, self.implementation, self.host = rank, implementation, host
         self.groups: dict[int, Group] = {}
         self.golden: Group | None = None
+        self.moded: weakref.WeakSet[Group] = weakref.WeakSet()
         self.serial = 0
         self.log = Log()
 
     def play(self, step: Step, truths: Sequence[Truth], options: Options, before: Sequence[Clear] = ()) -> RankReport:
         """Make the step, after the clears that only some ranks make; truths: one a case of the step."""
+        if isinstance(step, Case):
+            step = seen(step, self.rank)
         group = self.group(step.group)
         cases = cases_of(step)
         sides = [hand(case, truth, self.rank) for case, truth in zip(cases, truths, strict=True)]
@@ -116,6 +121,9 @@ class Player:
         live = self.live(group)
         if isinstance(step, Destroy):
             self.host.release(self.groups.pop(step.group))
+        if isinstance(step, Destroy) and not step.clear:
+            del group
+            gc.collect()
         return self.report(failure, wrong, peak, live)
 
     def group(self, number: int) -> Group:
@@ -135,7 +143,7 @@ class Player:
             self.make_batch(step, sides, group)
         elif isinstance(step, Clear):
             self.clear(step)
-        else:
+        elif step.clear:
             self.implementation.clear_caches(group)
 
     def make_batch(self, batch: Batch, sides: Sequence[tuple[Handed, Handed]], group: Group) -> None:
@@ -145,7 +153,8 @@ class Player:
         items = [
             (name, *arguments(case, src, dst)) for name, case, (src, dst) in zip(names, batch.cases, sides, strict=True)
         ]
-        self.implementation.reshard_many(items, group)
+        turn = self.rank % len(items)  # each rank lists them in another order
+        self.implementation.reshard_many(items[turn:] + items[:turn], group)
 
     def clear(self, clear: Clear) -> None:
         if clear.ranks is not None and self.rank not in clear.ranks:
@@ -154,9 +163,14 @@ class Player:
             self.implementation.clear_caches(group)
 
     def set_check(self, group: Group, cases: Sequence[Case], options: Options) -> None:
-        if isinstance(self.implementation, Agreeing):
-            faulty = any(case.fault is not None for case in cases)
-            self.implementation.set_check(group, "always" if faulty else options.check or "first")
+        """Set the group's mode where one is asked for, or where an earlier step has asked for another."""
+        if not isinstance(self.implementation, Agreeing):
+            return
+        faulty = any(case.fault is not None for case in cases)
+        mode = "always" if faulty else options.check
+        if mode is not None or group in self.moded:
+            self.implementation.set_check(group, mode or "first")
+            self.moded.add(group)
 
     def golden_twin(self, case: Case, sides: tuple[Handed, Handed]) -> Handed:
         """Let golden fill a destination of its own from the same source, on a group of its own."""
@@ -281,6 +295,10 @@ def judge(step: Step, reports: Sequence[RankReport]) -> Outcome:
         return Outcome("unsupported", tuple(raised(reports)), tuple(reports))
     faults = refusal_faults(expected, reports) if expected != "equal" else raised(reports)
     faults += [f"rank {report.rank}: {sentence}" for report in reports for sentence in report.wrong]
+    if isinstance(step, Destroy) and not step.clear:
+        faults += [
+            f"rank {report.rank}: {call} while a group was collected" for report in reports for call in report.events
+        ]
     if not any(report.error for report in reports):
         faults += symmetry({report.rank: report.events for report in reports})
     return Outcome("fail" if faults else "pass", tuple(faults), tuple(reports))

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 from importlib.metadata import entry_points
 
 from reshard_conformance.contract import Claims, Implementation
+from reshard_conformance.loading import LoadError, locate
+from reshard_conformance.worlds import World
+from reshard_conformance.worlds.gloo import GlooWorld
+from reshard_conformance.worlds.sim import SimWorld
 
-__all__ = ["BUILT_IN", "GROUP", "RegistryError", "known", "load"]
+__all__ = ["BUILT_IN", "GROUP", "WORLDS", "RegistryError", "known", "load", "place_of", "world"]
 
 #: Implementations whose adapters come with this package, each in the module of its name.
 BUILT_IN = ("restripe", "golden")
 #: The entry point group in which other distributions announce theirs.
 GROUP = "reshard_conformance.implementations"
+#: The names of the worlds.
+WORLDS = ("sim", "gloo")
 MEMBERS = ("name", "version", "claims", "reshard", "clear_caches", "error_kind")
 
 
 class RegistryError(ValueError):
-    """No implementation of that name; says what to type."""
+    """No implementation or world of that name; says what to type."""
 
 
 def known() -> dict[str, str]:
@@ -26,36 +31,37 @@ def known() -> dict[str, str]:
     return places | {point.name: point.value for point in entry_points(group=GROUP) if point.name not in places}
 
 
-def load(name: str | None) -> Implementation:
-    """The implementation of that name; RegistryError when there is none or it lacks a member of the contract."""
+def place_of(name: str | None) -> str:
+    """Where the implementation of that name is, as package.module:attribute; RegistryError when it is not known."""
     if not name:
         raise RegistryError(f"no implementation is named: type --implementation NAME, {choices()}")
     place = name if ":" in name else known().get(name)
     if place is None:
         raise RegistryError(f"implementation {name!r} is not known: type --implementation NAME, {choices()}")
-    return checked(name, imported(name, place))
+    return place
 
 
-def imported(name: str, place: str) -> object:
-    module, _, attribute = place.partition(":")
+def load(name: str | None) -> Implementation:
+    """The implementation of that name; RegistryError when there is none or it lacks a member of the contract."""
     try:
-        found: object = importlib.import_module(module)
-    except ImportError as error:
-        raise RegistryError(f"implementation {name!r}: module {module!r} cannot be imported ({error})") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise RegistryError(f"implementation {name!r}: {module!r} has no attribute {attribute!r}")
-        found = getattr(found, part)
-    return found
-
-
-def checked(name: str, found: object) -> Implementation:
+        found = locate(place_of(name))
+    except LoadError as error:
+        raise RegistryError(f"implementation {name!r} cannot be loaded: {error}") from error
     missing = [member for member in MEMBERS if not hasattr(found, member)]
     if missing:
         raise RegistryError(f"implementation {name!r}: {found!r} lacks {', '.join(missing)} of the contract")
     if not isinstance(getattr(found, "claims", None), Claims):
         raise RegistryError(f"implementation {name!r}: expected its claims to be a contract.Claims")
     return found  # type: ignore[return-value]  # its members were looked up one by one
+
+
+def world(name: str) -> World:
+    """A new world of that name; RegistryError when there is none."""
+    if name == "sim":
+        return SimWorld(load)
+    if name == "gloo":
+        return GlooWorld(place_of)
+    raise RegistryError(f"world {name!r} is not known: type --world with one of {', '.join(WORLDS)}")
 
 
 def choices() -> str:

@@ -45,7 +45,7 @@ DTYPES = (
 )
 MEMORIES = ("contiguous", "transposed", "sliced")
 SHAPE_FAULTS = ("local_shape", "global_shape")
-FAULTS = ("absent", *SHAPE_FAULTS, "dtype", "device", "alias")
+FAULTS = ("absent", "stray", *SHAPE_FAULTS, "placements", "dtype", "device", "alias")
 EXPECTATIONS = ("equal", *(f"error:{kind}" for kind in KINDS))
 PLACEMENT = re.compile(
     r"(?P<plain>R)|S\((?P<dim>-?\d+)\)|SS\((?P<strided>-?\d+),(?P<factor>[1-9]\d*)\)|P\((?P<op>\w+)\)"
@@ -108,13 +108,14 @@ class Side:
 class Fault:
     """What some ranks pass instead of what the layout asks for.
 
-    value: sizes for local_shape and global_shape, a dtype's name for dtype, None for the others.
+    what: "stray" is a tensor on ranks outside the side's mesh; "placements" calls with another layout, shards to match.
+    value: sizes for local_shape and global_shape, texts for placements, a dtype's name for dtype, None for the others.
     """
 
     side: str
     ranks: tuple[int, ...]
     what: str
-    value: tuple[int, ...] | str | None = None
+    value: tuple[int, ...] | tuple[str, ...] | str | None = None
 
     def __post_init__(self) -> None:
         expect_choice("side", self.side, ("src", "dst"))
@@ -122,6 +123,8 @@ class Fault:
         expect_choice("what", self.what, FAULTS)
         if self.what in SHAPE_FAULTS:
             expect_sizes("value", self.value)
+        elif self.what == "placements":
+            expect_tuple("value", self.value, str, "a list of placements")
         elif self.what == "dtype":
             expect_choice("value", self.value, DTYPES)
         elif self.value is not None:
@@ -220,12 +223,18 @@ class Batch:
 
 @dataclass(frozen=True)
 class Destroy:
-    """Every rank clears the group and drops it; a later step with its number gets a new group."""
+    """Every rank clears the group and drops it; a later step with its number gets a new group.
+
+    clear: whether it is cleared; else it is only dropped, and nothing may be called while it is collected.
+    """
 
     group: int
+    clear: bool = True
 
     def __post_init__(self) -> None:
         expect_int("group", self.group, 0)
+        if not isinstance(self.clear, bool):
+            raise CaseError("clear", "true or false", self.clear)
 
 
 Step: TypeAlias = Case | Clear | Batch | Destroy
