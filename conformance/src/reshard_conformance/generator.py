@@ -19,7 +19,7 @@ from reshard_conformance.cases import DTYPES, Case, NestedInts, Side
 from reshard_conformance.contract import Level
 from reshard_conformance.coverage import CLASSES, NCCL_DTYPES, SideGeometry
 
-__all__ = ["Space", "batches", "cases", "scripts"]
+__all__ = ["Drawing", "Space", "batches", "cases", "one_of", "scripts"]
 
 T = TypeVar("T")
 Shape: TypeAlias = tuple[int, ...]
@@ -124,10 +124,15 @@ def follow(draw: Callable[..., Any], space: Space, case: Case) -> Case:
 
 
 class Drawing:
-    """Draws the parts of one case; `goals` name coverage classes that it should belong to, where they can be had."""
+    """Draws the parts of one case; `goals` name coverage classes that it should belong to, where they can be had.
 
-    def __init__(self, draw: Callable[..., Any], space: Space, goals: Collection[str] = ()) -> None:
-        self.draw, self.space, self.goals = draw, space, frozenset(goals)
+    full: both meshes have all ranks of the world.
+    """
+
+    def __init__(
+        self, draw: Callable[..., Any], space: Space, goals: Collection[str] = (), *, full: bool = False
+    ) -> None:
+        self.draw, self.space, self.goals, self.full = draw, space, frozenset(goals), full
         self.target_pair = not self.goals.isdisjoint(TARGETS)
         self.source_pair = any(GOALS[goal].ranks > 1 for goal in self.goals - TARGETS)
 
@@ -155,7 +160,7 @@ class Drawing:
     def relation(self, world: int) -> str:
         if self.space.level < Level.L3:
             return "disjoint"
-        if world == 1:
+        if world == 1 or self.full:
             return "equal"
         if world == 2 and (self.source_pair or self.target_pair):
             return self.asked(RELATIONS, "equal")
@@ -166,13 +171,14 @@ class Drawing:
         world -= "idle ranks" in self.goals
         relation = self.relation(world)
         if relation == "equal":
-            src = self.grid(1 + (self.source_pair or self.target_pair or world == 2), world)
+            least = world if self.full or world == 2 else 1 + (self.source_pair or self.target_pair)
+            src = self.grid(least, world)
             return src, self.grid(math.prod(src), math.prod(src)), 0
         if relation == "disjoint":
             src = self.grid(1 + self.source_pair, world - 1 - self.target_pair)
             start = math.prod(src)
-            least = 1 + self.target_pair if self.space.level >= Level.L3 else world - start
-            return src, self.grid(least, world - start), start
+            rest = 1 + self.target_pair if self.space.level >= Level.L3 else world - start
+            return src, self.grid(rest, world - start), start
         src = self.grid(1 + self.source_pair, world - self.target_pair)
         start = self.choose(range(min(math.prod(src), world - self.target_pair)))
         return src, self.grid(1 + self.target_pair, world - start, other_than=0 if start else math.prod(src)), start

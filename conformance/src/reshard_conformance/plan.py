@@ -19,6 +19,8 @@ SIZES = {"sim": tuple(range(1, 9)), "gloo": tuple(range(2, 9))}
 AMOUNTS = {
     "exact": {"sim": (40, 8, 40), "gloo": (6, 3, 25)},
 }
+#: The same for all other properties.
+FEW = {"sim": (1, 1, 60), "gloo": (1, 1, 8)}
 #: Seeds of the fixed part stay below this.
 FRESH = 1 << 40
 
@@ -52,7 +54,7 @@ def chunks(
     first = 0 if fresh is None else FRESH + (fresh << 20)
     for world, sizes in worlds.items():
         for prop in of(profiles):
-            number, rounds, examples = AMOUNTS[prop.name][world]
+            number, rounds, examples = AMOUNTS.get(prop.name, FEW)[world]
             number = number * times if fresh is None else -(-number * times // 10)
             for place in range(number):
                 yield Chunk(world, prop.name, sizes, first + place, rounds, examples, fresh is not None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 
-from reshard_conformance.cases import dump
+from reshard_conformance.cases import Case, dump
 from reshard_conformance.contract import Profile
+from reshard_conformance.defects import faulty, misfit, two_defects
 from reshard_conformance.generator import scripts
+from reshard_conformance.playing import RankReport
 from reshard_conformance.search import Bench, Drawn, Property, Script
 
 __all__ = ["PROPERTIES"]
@@ -43,4 +46,58 @@ EXACT = Drawn(
     steered=True,
 )
 
-PROPERTIES: tuple[Property, ...] = (EXACT,)
+
+def refusal(name: str, requirement: str, *defects: str) -> Drawn:
+    """Layouts that no rank may accept."""
+    shown = {requirement: (), "RS-ERROR-10": ()}
+    return Drawn(name, Profile.CORE, shown, lambda space, _: misfit(space, defects), Bench.play)
+
+
+def own_fault(name: str, requirement: str, *defects: str) -> Drawn:
+    """Tensors that no rank may accept: all ranks hand over wrong ones, so that each sees its own fault."""
+    shown = {requirement: (), "RS-ERROR-10": ()}
+    return Drawn(name, Profile.CORE, shown, lambda space, _: faulty(space, defects, everywhere=True), Bench.play)
+
+
+REFUSALS = (
+    refusal("refuses-placements", "RS-ERROR-1", "unsupported placement"),
+    refusal("refuses-dims", "RS-ERROR-2", "shard dim out of range"),
+    refusal("refuses-meshes", "RS-ERROR-3", "number of placements", "ranks of a mesh"),
+    own_fault("refuses-absent", "RS-ERROR-4", "absent"),
+    own_fault("refuses-devices", "RS-ERROR-5", "device"),
+    own_fault("refuses-dtypes", "RS-ERROR-6", "dtype"),
+    own_fault("refuses-shapes", "RS-ERROR-7", "local_shape", "global_shape"),
+    own_fault("refuses-aliasing", "RS-ERROR-8", "alias"),
+    Drawn("first-defect", Profile.CORE, {"RS-ERROR-9": ()}, lambda space, _: two_defects(space), Bench.play),
+)
+
+
+def judge_text(bench: Bench, script: Script) -> None:
+    """The text of a refusal names the rank and the tensor, and for dtypes and shapes what was expected and given."""
+    for place, outcome in enumerate(bench.play(script)):
+        step = script[place] if place < len(script) else None
+        if isinstance(step, Case) and step.fault is not None:
+            faults = [fault for report in outcome.reports for fault in silences(step, report)]
+            if faults:
+                bench.report(script[: place + 1], "fail", faults)
+
+
+def silences(case: Case, report: RankReport) -> list[str]:
+    """What the text of a rank's error leaves out."""
+    text, fault = report.error, case.fault
+    missing = [] if re.search(r"\brank \d+", text) else ["a rank"]
+    missing += [] if re.search(r"\b(src|dst|source|destination)\b", text) else ["source or destination"]
+    if fault is not None and fault.what == "dtype":
+        missing += [name for name in (case.dtype, str(fault.value)) if name not in text]
+    return [f"rank {report.rank}: {text!r} does not name {', '.join(missing)}"] if missing else []
+
+
+TEXT = Drawn(
+    "says-why",
+    Profile.CORE,
+    {"RS-ERROR-12": ()},
+    lambda space, _: faulty(space, ("absent", "device", "dtype", "local_shape"), everywhere=True),
+    judge_text,
+)
+
+PROPERTIES: tuple[Property, ...] = (EXACT, *REFUSALS, TEXT)
