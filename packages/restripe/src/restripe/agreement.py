@@ -14,7 +14,7 @@ from torch.distributed.tensor import Replicate, Shard
 from restripe import errors
 from restripe.arguments import Item, Whole
 from restripe.errors import PRECEDENCE, AgreementError, DtypeError, MissingTensorError, ReshardError, ShapeError
-from restripe.layout import Layout, Mesh, shard_dims
+from restripe.layout import Layout, Mesh
 
 PLANNER = 1  # raised when the same arguments plan otherwise than before
 
@@ -36,6 +36,10 @@ class Terms:
             layouts=_digest([f"{item.name!r} {_spell(item.src)} {_spell(item.dst)}" for item in items]),
         )
 
+    def told(self) -> dict[str, Any]:
+        """What a record tells of a call with these terms."""
+        return {"call": "reshard", "dtype": self.dtype, "shape": self.shape, "layouts": self.layouts}
+
 
 def _text(parts: list[str]) -> str:
     """A single part as it is, so that a message can show it; several as a digest."""
@@ -50,26 +54,16 @@ def _spell(layout: Layout) -> str:
     return f"{layout.mesh.shape} {layout.mesh.ranks} {layout.placements}"
 
 
-def record(fault: ReshardError | None, terms: Terms | None, call: int, staging_bytes: int) -> bytes:
-    """This rank's record of a call: its fault, or what it is about to do."""
-    told: dict[str, Any] = {}
-    if terms is not None:
-        told |= {"dtype": terms.dtype, "shape": terms.shape, "layouts": terms.layouts}
-    told |= {"call number": call, "staging budget": staging_bytes, "planner": PLANNER}
-    return encode(fault, told)
+def record(fault: ReshardError | None, what: dict[str, Any], number: int, staging_bytes: int) -> bytes:
+    """This rank's record of its call of this number: its fault, or what it is about to do."""
+    if fault is not None:
+        return json.dumps({"fault": [type(fault).__name__, str(fault)]}).encode()
+    told = {**what, "call number": number, "staging budget": staging_bytes, "planner": PLANNER}
+    return json.dumps({"told": told}).encode()
 
 
-def encode(fault: ReshardError | None, told: Any) -> bytes:
-    """A record as bytes: the fault where there is one, else what is told."""
-    return json.dumps({"told": told} if fault is None else {"fault": [type(fault).__name__, str(fault)]}).encode()
-
-
-def decode(records: Sequence[bytes]) -> list[Any]:
-    """What each rank told.
-
-    Raises:
-        ReshardError: a rank told a fault; of several the one that stands first in the table of errors.
-    """
+def _decode(records: Sequence[bytes]) -> list[dict[str, Any]]:
+    """What each rank told; where ranks told faults, the one that stands first in the table of errors is raised."""
     lines = [json.loads(line) for line in records]
     faults = [(getattr(errors, line["fault"][0]), line["fault"][1]) for line in lines if "fault" in line]
     if faults:
@@ -78,31 +72,35 @@ def decode(records: Sequence[bytes]) -> list[Any]:
     return [line["told"] for line in lines]
 
 
-def compare(records: Sequence[bytes]) -> None:
-    """Raise, on every rank alike, where a rank holds a fault or the calls differ.
+def compare(records: Sequence[bytes]) -> list[dict[str, Any]]:
+    """What each rank told. Raises, on every rank alike, where a rank holds a fault or the calls differ.
 
-    Where nothing differs but dtypes or shapes, that is the error; else AgreementError.
+    Items are not compared: each rank tells those that it knows. Where nothing differs but dtypes or shapes, that is the
+    error; else AgreementError.
     """
-    told = decode(records)
+    told = _decode(records)
     first = told[0]
-    differing = [field for field in first if any(one[field] != first[field] for one in told)]
+    differing = [field for field in first if field != "items" and any(one.get(field) != first[field] for one in told)]
     if not differing:
-        return
+        return told
     field = differing[0]
+    if field == "call":  # two different calls have hardly a field in common
+        differing = [field]
     kind = {"dtype": DtypeError, "shape": ShapeError}[field] if set(differing) <= {"dtype", "shape"} else AgreementError
-    rank = next(rank for rank, one in enumerate(told) if one[field] != first[field])
+    rank = next(rank for rank, one in enumerate(told) if one.get(field) != first[field])
     raise kind(
-        f"rank {rank} calls with another {' and '.join(differing)}: expected {field} {first[field]} as on rank 0, got {told[rank][field]}; "
+        f"rank {rank} calls with another {' and '.join(differing)}: expected {field} {first[field]} as on rank 0, got {told[rank].get(field)}; "
         "every rank of a group must make the same calls in the same order, clears included"
     )
 
 
-def describe(items: Sequence[Item]) -> list[Any]:
-    """The items as plain JSON."""
-    return [
+def describe(items: Sequence[Item]) -> dict[str, Any]:
+    """What a record tells of a call that prepares these items."""
+    lines = [
         [item.name, item.shape, str(item.dtype).removeprefix("torch."), _told(item.src), _told(item.dst)]
         for item in items
     ]
+    return {"call": "prepare", "items": lines}
 
 
 def _told(layout: Layout | None) -> Any:
@@ -118,17 +116,16 @@ def _heard(told: Any) -> Layout | None:
     return Layout(Mesh(tuple(shape), tuple(ranks)), tuple(Replicate() if dim is None else Shard(dim) for dim in dims))
 
 
-def merge(told: Sequence[list[Any]]) -> list[Whole]:
+def merge(told: Sequence[dict[str, Any]]) -> list[Whole]:
     """Every rank's items as one list, sorted by name, each with both layouts.
 
     Raises:
         DtypeError, ShapeError, AgreementError: two ranks say different things of one item.
         MissingTensorError: no rank names one of an item's layouts.
-        InvalidPlacementError: a layout shards a dim that the item does not have.
     """
     found: dict[str, tuple[int, Item]] = {}
-    for rank, lines in enumerate(told):
-        for name, shape, dtype, src, dst in lines:
+    for rank, one in enumerate(told):
+        for name, shape, dtype, src, dst in one["items"]:
             item = Item(name, tuple(shape), getattr(torch, dtype), _heard(src), _heard(dst))
             first, known = found.get(name, (rank, item))
             found[name] = (first, _join(known, item, first, rank))
@@ -151,6 +148,4 @@ def _whole(item: Item) -> Whole:
         raise MissingTensorError(
             f"item {item.name!r}: no rank names its {side} layout; prepare it on a rank that has it"
         )
-    for layout in (item.src, item.dst):
-        shard_dims(layout.placements, len(item.shape))
     return Whole(item.name, item.shape, item.dtype, item.src, item.dst)

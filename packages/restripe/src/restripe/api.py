@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,8 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
-from restripe import agreement
-from restripe.arguments import Item, Whole, check_ranks, known_shape, layouts, read
+from restripe.agreement import Terms
+from restripe.arguments import SIDES, Item, Whole, about, check_ranks, counted, known_shape, layouts, read, sizes
 from restripe.errors import LayoutError, MissingTensorError, ReshardError
 from restripe.group import STAGING_BYTES, Check, Options, Request, at, default_check, default_group, state, states
 from restripe.layout import Layout, Mesh
@@ -62,23 +63,17 @@ def reshard(
         ReshardError: one of the types in `restripe.errors`; nothing has been written then.
     """
     group = default_group() if group is None else group
-    meshes, placements = _sides(src, src_layout), _sides(dst, dst_layout)
-    if meshes is None or placements is None:
-        side = "source" if meshes is None else "destination"
-        raise MissingTensorError(
-            f"no {side} layout: pass {'src' if meshes is None else 'dst'}_layout where that side is no DTensor"
-        )
-    return move((src, *meshes), (dst, *placements), group, shape, dtype, check, stream)
-
-
-def _sides(tensor: Any, layout: Layout | None) -> tuple[Any, Sequence[Placement]] | None:
-    """Mesh and placements of a side: the layout's, or the DTensor's own."""
-    if layout is not None:
-        return layout.mesh, layout.placements
-    return (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None
+    return move(_side(src, src_layout), _side(dst, dst_layout), group, shape, dtype, check, stream)
 
 
 Side = tuple[Any, Any, Sequence[Placement]]
+
+
+def _side(tensor: Any, layout: Layout | None) -> Side:
+    """A side with the mesh and placements of its layout, or the DTensor's own; no mesh where neither is known."""
+    if layout is not None:
+        return tensor, layout.mesh, layout.placements
+    return (tensor, tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else (tensor, None, ())
 
 
 def move(
@@ -108,17 +103,21 @@ def move(
 def _request(
     src: Side, dst: Side, group: Any, size: int, shape: Sequence[int] | None, dtype: torch.dtype | None
 ) -> Request:
+    for side, mesh in zip(("src", "dst"), (src[1], dst[1]), strict=True):
+        if mesh is None:
+            raise MissingTensorError(f"no layout of {side} is known: pass {side}_layout= where {side} is no DTensor")
     given = read(src[0]), read(dst[0])
-    sizes = known_shape(shape, given)
-    found = layouts([group_mesh(src[1], group), group_mesh(dst[1], group)], [src[2], dst[2]], sizes, size)
-    if sizes is None:
+    known = known_shape(shape, given)
+    found = layouts([group_mesh(src[1], group), group_mesh(dst[1], group)], [src[2], dst[2]], known, size)
+    if known is None:
         raise MissingTensorError(
             "no global shape is known: an idle rank, or one with plain local tensors, must pass shape="
         )
     dtype = dtype or given[0].dtype or given[1].dtype
     if dtype is None:
         raise MissingTensorError("no dtype is known: an idle rank must pass dtype=")
-    return Request(Whole("tensor", sizes, dtype, *found), *given)
+    whole = sizes("tensor", known)
+    return Request(Whole("tensor", whole, dtype, *(counted(layout, len(whole)) for layout in found)), *given)
 
 
 def group_mesh(mesh: Any, group: Any) -> Any:
@@ -168,27 +167,36 @@ class Resharder:
         """
         calls = state(self.group)
         communicator = calls.communicator(self.group)
-        calls.calls += 1
         fault, told = None, list(items)
         try:
-            _check_items(told, communicator.size)
+            told = _checked(told, communicator.size)
         except ReshardError as error:
             fault = at(communicator.rank, error)
-        heard = agreement.decode(communicator.exchange(agreement.encode(fault, agreement.describe(told))))
-        whole = agreement.merge(heard)
-        refit = Refit(self.group, whole, self._options)
-        calls.agreed(refit.terms)
-        return refit
+        return Refit(self.group, calls.prepare(communicator, fault, told, self._options), self._options)
 
 
-def _check_items(items: Sequence[Item], size: int) -> None:
+def _checked(items: Sequence[Item], size: int) -> list[Item]:
+    """The items with shard dims counted from 0; refused where this rank alone can see a fault."""
+    found = [
+        replace(item, src=_counted(item, "source", item.src), dst=_counted(item, "destination", item.dst))
+        for item in items
+    ]
     twice = [name for name, times in Counter(item.name for item in items).items() if times > 1]
     if twice:
         raise LayoutError(f"items {twice} are given more than once; give each name once")
     for item in items:
-        for layout in (item.src, item.dst):
+        for side, layout in zip(SIDES, (item.src, item.dst), strict=True):
             if layout is not None:
-                check_ranks(layout.mesh, size)
+                with about(f"{side} layout of item {item.name!r}"):
+                    check_ranks(layout.mesh, size)
+    return found
+
+
+def _counted(item: Item, side: str, layout: Layout | None) -> Layout | None:
+    if layout is None:
+        return None
+    with about(f"{side} layout of item {item.name!r}"):
+        return counted(layout, len(item.shape))
 
 
 class Refit:
@@ -196,7 +204,7 @@ class Refit:
 
     def __init__(self, group: Any, items: Sequence[Whole], options: Options) -> None:
         self.items = tuple(items)
-        self.terms = agreement.Terms.of(items)
+        self.terms = Terms.of(items)
         self._group, self._options = group, options
 
     def run(self, src: Mapping[str, Any] | None, dst: Mapping[str, Any] | None, *, stream: Any = None) -> Work:
@@ -212,17 +220,24 @@ class Refit:
         calls = state(self._group)
         rank = calls.communicator(self._group).rank
         options = Options(self._options.check, self._options.staging_bytes, stream)
-        requests = [
-            Request(item, read((src or {}).get(item.name)), read((dst or {}).get(item.name))) for item in self.items
-        ]
-        fault = None
-        strangers = sorted({*(src or ()), *(dst or ())} - {item.name for item in self.items})
-        if strangers:
-            fault = at(
-                rank, MissingTensorError(f"tensors {strangers} were not prepared; prepare every item that run is given")
-            )
+        requests: list[Request] = []
+        fault: ReshardError | None = None
+        try:
+            requests = self._requests(src or {}, dst or {})
+        except ReshardError as error:
+            fault = at(rank, error)
         calls.run(self._group, self.terms, requests, fault, 0, options)
         return Work()
+
+    def _requests(self, src: Mapping[str, Any], dst: Mapping[str, Any]) -> list[Request]:
+        strangers = sorted({*src, *dst} - {item.name for item in self.items})
+        if strangers:
+            raise MissingTensorError(f"tensors {strangers} were not prepared; prepare every item that run is given")
+        found = []
+        for item in self.items:
+            with about(f"item {item.name!r}"):
+                found.append(Request(item, read(src.get(item.name)), read(dst.get(item.name))))
+        return found
 
 
 def clear_caches(group: Any = None) -> None:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from restripe.cuts import Region, lengths
-from restripe.errors import AliasingError, DeviceError, DtypeError, LayoutError, MissingTensorError, ShapeError
+from restripe.errors import (
+    AliasingError,
+    DeviceError,
+    DtypeError,
+    LayoutError,
+    MissingTensorError,
+    ReshardError,
+    ShapeError,
+)
 from restripe.layout import Layout, Mesh, check_kinds, shard_dims, short
 from restripe.planning import RankPlan
 from restripe.staging import overlaps_itself, settle, share_elements
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TensorRef:
     """A distributed tensor without a DTensor: its global sizes and this rank's part of it.
 
@@ -53,9 +62,15 @@ class Item:
     dst: Layout | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))
-        if any(size < 0 for size in self.shape):
-            raise ShapeError(f"tensor {self.name!r}: expected sizes of 0 or more, got {self.shape}")
+        object.__setattr__(self, "shape", sizes(self.name, self.shape))
+
+
+def sizes(name: str, shape: Iterable[int]) -> tuple[int, ...]:
+    """A global shape as a tuple of ints; ShapeError where a size is negative."""
+    found = tuple(int(size) for size in shape)
+    if any(size < 0 for size in found):
+        raise ShapeError(f"tensor {name!r}: expected sizes of 0 or more, got {found}")
+    return found
 
 
 class Whole(NamedTuple):
@@ -76,6 +91,7 @@ class Given(NamedTuple):
     local: torch.Tensor | None
 
 
+SIDES = ("source", "destination")
 _ABSENT: Any = object()
 
 
@@ -85,10 +101,14 @@ def read(tensor: Any) -> Given:
         return Given(None, None, None)
     if isinstance(tensor, torch.Tensor) and not isinstance(tensor, DTensor):
         return Given(None, tensor.dtype, settle(tensor))
-    local = getattr(tensor, "_local_tensor", _ABSENT)
-    if local is _ABSENT:
-        local = tensor.to_local()
-    return Given(tuple(tensor.shape), tensor.dtype, None if local is None else settle(local))
+    try:
+        local = getattr(tensor, "_local_tensor", _ABSENT)
+        local = tensor.to_local() if local is _ABSENT else local
+        return Given(tuple(tensor.shape), tensor.dtype, None if local is None else settle(local))
+    except AttributeError as error:
+        raise MissingTensorError(
+            f"expected a tensor, a reference with .shape, .dtype and ._local_tensor, or None, got {type(tensor).__name__}"
+        ) from error
 
 
 def known_shape(shape: Iterable[int] | None, sides: Sequence[Given]) -> tuple[int, ...] | None:
@@ -102,15 +122,42 @@ def layouts(
     meshes: Sequence[Any], placements: Sequence[Sequence[Placement]], shape: tuple[int, ...] | None, size: int
 ) -> list[Layout]:
     """The layouts of both sides; of several faults the one that stands first in the table of errors is raised."""
-    for kinds in placements:
-        check_kinds(kinds)
+    for side, kinds in zip(SIDES, placements, strict=True):
+        with about(f"{side} layout"):
+            if not isinstance(kinds, Sequence):
+                raise LayoutError(f"expected one placement a mesh dim, in a tuple, got {kinds!r}")
+            check_kinds(kinds)
     if shape is not None:
-        for kinds in placements:
-            shard_dims(kinds, len(shape))
-    found = [Layout(Mesh.of(mesh), tuple(kinds)) for mesh, kinds in zip(meshes, placements, strict=True)]
-    for layout in found:
-        check_ranks(layout.mesh, size)
+        for side, kinds in zip(SIDES, placements, strict=True):
+            with about(f"{side} layout"):
+                shard_dims(kinds, len(shape))
+    found = []
+    for side, mesh, kinds in zip(SIDES, meshes, placements, strict=True):
+        with about(f"{side} layout"):
+            found.append(Layout(Mesh.of(mesh), tuple(kinds)))
+            check_ranks(found[-1].mesh, size)
     return found
+
+
+@contextmanager
+def about(subject: str) -> Iterator[None]:
+    """Name what an error is about in front of its message."""
+    try:
+        yield
+    except ReshardError as error:
+        raise type(error)(f"{subject}: {error}") from None
+
+
+def counted(layout: Layout, ndim: int) -> Layout:
+    """The layout with shard dims counted from 0, so that equal layouts of a tensor of `ndim` dims compare equal.
+
+    Raises:
+        InvalidPlacementError: a shard dim outside [-ndim, ndim).
+    """
+    dims = shard_dims(layout.placements, ndim)
+    if not any(isinstance(placement, Shard) and placement.dim < 0 for placement in layout.placements):
+        return layout
+    return Layout(layout.mesh, tuple(Replicate() if dim is None else Shard(dim) for dim in dims))
 
 
 def check_ranks(mesh: Mesh, size: int) -> None:

@@ -9,7 +9,8 @@ import os
 import threading
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal, NamedTuple, get_args
@@ -17,7 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch.distributed as dist
 
 from restripe import agreement, comm
-from restripe.arguments import Given, Whole, check
+from restripe.arguments import Given, Item, Whole, check
 from restripe.comm import Communicator
 from restripe.errors import LayoutError, ReshardError
 from restripe.execution import Task, execute
@@ -103,15 +104,36 @@ class State:
         """
         fresh = not self._agreed if key is None else key not in self._agreed
         if options.check == "always" or (options.check == "first" and fresh):
-            terms = None if key is None else agreement.Terms.of(told)
-            agreement.compare(communicator.exchange(agreement.record(fault, terms, self.calls, options.staging_bytes)))
+            self._exchange(communicator, fault, agreement.Terms.of(told).told(), options)
             self._agreed.add(key)
         elif fault is not None:
             raise fault
 
-    def agreed(self, key: Hashable) -> None:
-        """Remember that the ranks agreed on the key in another way than a call's record."""
-        self._agreed.add(key)
+    def prepare(
+        self, communicator: Communicator, fault: ReshardError | None, items: Sequence[Item], options: Options
+    ) -> list[Whole]:
+        """Every rank's items as one list, on which the ranks agree from then on."""
+        self.calls += 1
+        whole = agreement.merge(self._exchange(communicator, fault, agreement.describe(items), options))
+        self._agreed.add(agreement.Terms.of(whole))
+        return whole
+
+    def _exchange(
+        self, communicator: Communicator, fault: ReshardError | None, what: dict[str, Any], options: Options
+    ) -> list[dict[str, Any]]:
+        record = agreement.record(fault, what, self.calls, options.staging_bytes)
+        with self._tearing():
+            records = communicator.exchange(record)
+        return agreement.compare(records)
+
+    @contextmanager
+    def _tearing(self) -> Iterator[None]:
+        """What fails inside leaves the ranks out of step: the next clear must not wait for any of them."""
+        try:
+            yield
+        except BaseException:
+            self.torn = True
+            raise
 
     def run(
         self,
@@ -139,16 +161,13 @@ class State:
             ]
             fault = _fault(requests, plans, communicator)
         self.agree(communicator, key, fault, [request.item for request in requests], options)
-        tasks = [
-            Task(plan, request.src.local, request.dst.local, self._split(communicator, request.item.dst, plan))
-            for request, plan in zip(requests, plans, strict=True)
-        ]
         schedule = rounds(plans, [request.item.dtype.itemsize for request in requests], options.staging_bytes)
-        try:
+        with self._tearing():
+            tasks = [
+                Task(plan, request.src.local, request.dst.local, self._split(communicator, request.item.dst, plan))
+                for request, plan in zip(requests, plans, strict=True)
+            ]
             execute(tasks, schedule, communicator, options.stream)
-        except BaseException:
-            self.torn = True
-            raise
 
     def _plan(self, item: Whole, rank: int, turn: int) -> RankPlan:
         """The rank's plan for the item, remembered once for each source holder whose turn it can be."""
@@ -228,7 +247,13 @@ def state(group: Any) -> State:
     """The group's state, made at its first use."""
     release()
     with _lock:
-        found = _states.get(group)
+        try:
+            found = _states.get(group)
+        except TypeError as error:
+            raise LayoutError(
+                f"expected a torch process group or an object with a .communicator, got {type(group).__name__}; "
+                "it must be hashable and allow weak references"
+            ) from error
         if found is None:
             found = _states[group] = State(next(_numbers))
             # Collecting a group may happen on any thread, where no communicator may be touched: only queue the release.
@@ -238,8 +263,12 @@ def state(group: Any) -> State:
 
 def release() -> None:
     """Release what groups that no longer exist have left, without waiting for any other rank."""
-    while _orphans:
-        _orphans.popleft().abort()
+    while True:
+        try:
+            orphan = _orphans.popleft()
+        except IndexError:  # asked rather than looked at first: another thread may take the last one
+            return
+        orphan.abort()
 
 
 def states() -> list[State]:
