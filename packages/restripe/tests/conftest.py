@@ -1,0 +1,29 @@
+"""Simulated worlds for the tests: their threads outlast a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from reshard_conformance.worlds.baton import Pool
+
+from .world import World
+
+Worlds = Callable[..., World]
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Pool]:
+    pool = Pool()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def worlds(pool: Pool) -> Worlds:
+    """Make a world of so many ranks, whose groups may name a check mode."""
+
+    def make(size: int, check: str | None = None) -> World:
+        return World(pool, size, check)
+
+    return make

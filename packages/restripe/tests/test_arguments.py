@@ -1,0 +1,210 @@
+"""What callers pass, read by duck type, and the checks that one rank makes alone, in the order of the table of errors."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement
+
+from restripe import Item, Layout, Mesh, TensorRef
+from restripe.arguments import Given, Whole, check, counted, known_shape, layouts, read
+from restripe.errors import (
+    AliasingError,
+    DeviceError,
+    DtypeError,
+    InvalidPlacementError,
+    LayoutError,
+    MissingTensorError,
+    ReshardError,
+    ShapeError,
+    UnsupportedPlacementError,
+)
+from restripe.planning import plan
+
+from .views import pending
+
+CPU = torch.device("cpu")
+ROWS, COLUMNS = Layout(Mesh((2,), (0, 1)), (Shard(0),)), Layout(Mesh((2,), (0, 2)), (Shard(1),))
+ITEM = Whole("layer.weight", (4, 6), torch.float32, ROWS, COLUMNS)
+NONE = Given(None, None, None)
+
+
+def given(local: torch.Tensor | None, shape: tuple[int, ...] | None = None, dtype: torch.dtype | None = None) -> Given:
+    return Given(shape, dtype, local)
+
+
+def held(rank: int, src: Given, dst: Given, device: torch.device = CPU) -> None:
+    check(ITEM, plan(ITEM.src, ITEM.dst, ITEM.shape, rank), rank, device, src, dst)
+
+
+@pytest.mark.requirement("RS-UPSTREAM-2")
+def test_tensors_are_read_by_duck_type() -> None:
+    local = torch.zeros(2, 3)
+    light = SimpleNamespace(shape=torch.Size((4, 3)), dtype=torch.float32, device=CPU, _local_tensor=local)
+    late = SimpleNamespace(shape=(4, 3), dtype=torch.float32, device=CPU, to_local=lambda: local)
+    idle = SimpleNamespace(shape=torch.Size((4, 3)), dtype=torch.float32, device=CPU, _local_tensor=None)
+    for reference in (light, late, TensorRef(torch.Size((4, 3)), torch.float32, CPU, local)):
+        assert read(reference) == ((4, 3), torch.float32, local)
+    assert read(idle) == ((4, 3), torch.float32, None)
+    assert read(local) == (None, torch.float32, local)
+    assert read(None) == NONE
+
+
+@pytest.mark.requirement("RS-EXACT-10")
+def test_pending_collectives_are_settled_wherever_they_stand() -> None:
+    local = torch.zeros(2, 3)
+    reference = TensorRef(torch.Size((4, 3)), torch.float32, CPU, pending(local))
+    for tensor in (pending(local), reference):
+        settled = read(tensor).local
+        assert type(settled) is torch.Tensor
+        assert settled.data_ptr() == local.data_ptr()
+
+
+@pytest.mark.parametrize("stranger", [[1.0, 2.0], "weights", 7])
+def test_what_is_no_tensor_is_refused_like_one_that_is_missing(stranger: Any) -> None:
+    with pytest.raises(MissingTensorError, match=r"expected a tensor.*got .*(list|str|int)"):
+        read(stranger)
+
+
+def test_a_tensor_ref_takes_plain_sizes_and_device_names() -> None:
+    reference = TensorRef((4, 3), torch.float32, "cpu")  # type: ignore[arg-type]
+    assert reference.shape == torch.Size((4, 3))
+    assert reference.device == CPU
+    assert reference._local_tensor is None
+
+
+def test_two_tensor_refs_are_compared_without_touching_elements() -> None:
+    one, other = (TensorRef(torch.Size((2,)), torch.float32, CPU, torch.zeros(2)) for _ in range(2))
+    assert one != other
+    assert len({one, other}) == 2
+
+
+@pytest.mark.requirement("RS-ERROR-7")
+def test_an_item_refuses_negative_sizes() -> None:
+    assert Item("w", torch.Size((4, 0)), torch.int8).shape == (4, 0)
+    with pytest.raises(ShapeError, match=r"'w'.*0 or more, got \(4, -1\)"):
+        Item("w", (4, -1), torch.int8)
+
+
+def test_the_shape_comes_from_the_caller_before_the_tensors() -> None:
+    sides = [NONE, given(None, (4, 6))]
+    assert known_shape(None, sides) == (4, 6)
+    assert known_shape(torch.Size((2, 6)), sides) == (2, 6)
+    assert known_shape(None, [NONE, NONE]) is None
+
+
+BAD_LAYOUTS = [
+    ((Partial(), Shard(9)), UnsupportedPlacementError, "Partial"),
+    ((Shard(0), Shard(2)), InvalidPlacementError, r"tensor dim 2, but the tensor has 2 dims"),
+    ((Shard(0), Shard(-3)), InvalidPlacementError, r"tensor dim -3, but the tensor has 2 dims"),
+    ((Shard(0),), LayoutError, "2 for mesh shape"),
+]
+
+
+@pytest.mark.requirement("RS-ERROR-1", "RS-ERROR-2", "RS-ERROR-3", "RS-ERROR-12")
+@pytest.mark.parametrize(("placements", "kind", "text"), BAD_LAYOUTS)
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_a_bad_layout_names_its_side_and_what_is_wrong(
+    placements: tuple[Placement, ...], kind: type[ReshardError], text: str, side: str
+) -> None:
+    good = (Replicate(), Shard(1))
+    both = [placements, good] if side == "source" else [good, placements]
+    with pytest.raises(kind, match=rf"{side}.*{text}"):
+        layouts([[[0, 1], [2, 3]]] * 2, both, (4, 6), 4)
+
+
+@pytest.mark.requirement("RS-ERROR-3", "RS-LAYOUT-1")
+@pytest.mark.parametrize("mesh", [[0, 4], [1, 1], [-1, 0], [0.5, 1.0], "ranks"])
+def test_a_bad_mesh_names_its_side(mesh: Any) -> None:
+    with pytest.raises(LayoutError, match="destination"):
+        layouts([[0, 1], mesh], [(Shard(0),)] * 2, (4,), 4)
+
+
+def test_placements_outside_a_tuple_are_a_layout_error() -> None:
+    with pytest.raises(LayoutError, match=r"source.*one placement a mesh dim.*Shard"):
+        layouts([[0, 1], [0, 1]], [Shard(0), (Shard(0),)], (4,), 4)  # type: ignore[list-item]
+
+
+@pytest.mark.requirement("RS-ERROR-9")
+def test_placements_are_refused_before_meshes_on_either_side() -> None:
+    with pytest.raises(UnsupportedPlacementError):
+        layouts([[0, 9], [0, 1]], [(Shard(5),), (Partial(),)], (4,), 4)
+    with pytest.raises(InvalidPlacementError):
+        layouts([[0, 9], [0, 1]], [(Shard(0),), (Shard(5),)], (4,), 4)
+
+
+@pytest.mark.requirement("RS-ERROR-12")
+def test_a_good_call_is_accepted() -> None:
+    held(0, given(torch.zeros(2, 6)), given(torch.zeros(4, 3)))
+    held(1, given(torch.zeros(2, 6), (4, 6), torch.float32), NONE)
+    held(2, NONE, given(torch.zeros(4, 3)))
+    held(3, given(None, (4, 6), torch.float32), given(None, (4, 6), torch.float32))
+
+
+FAULTS = [
+    (1, NONE, NONE, MissingTensorError, r"source 'layer.weight'.*rank 1.*\(2, 6\), got none"),
+    (2, NONE, NONE, MissingTensorError, r"destination 'layer.weight'.*rank 2.*\(4, 3\), got none"),
+    (1, given(torch.zeros(2, 6)), given(torch.zeros(4, 3)), MissingTensorError, r"destination.*must pass None, got a"),
+    (1, given(torch.zeros(2, 6, device="meta")), NONE, DeviceError, r"source.*expected a tensor on cpu, got one on meta"),
+    (1, given(torch.zeros(2, 6, dtype=torch.half)), NONE, DtypeError, r"source.*float32, got torch.float16.*not cast"),
+    (1, given(torch.zeros(2, 6), None, torch.half), NONE, DtypeError, r"source.*float32, got torch.float16"),
+    (2, NONE, given(torch.zeros(4, 3), (4, 7)), ShapeError, r"destination.*expected global shape \(4, 6\), got \(4, 7\)"),
+    (1, given(torch.zeros(6, 2)), NONE, ShapeError, r"source.*local tensor of \(2, 6\).*got \(6, 2\).*torch.chunk"),
+    (2, NONE, given(torch.zeros(4).expand(3, 4).t()), AliasingError, r"destination 'layer.weight'.*own elements share"),
+]
+
+
+@pytest.mark.requirement("RS-ERROR-4", "RS-ERROR-5", "RS-ERROR-6", "RS-ERROR-7", "RS-ERROR-8", "RS-ERROR-12")
+@pytest.mark.parametrize(("rank", "src", "dst", "kind", "text"), FAULTS)
+def test_a_fault_names_tensor_expected_and_actual(
+    rank: int, src: Given, dst: Given, kind: type[ReshardError], text: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        held(rank, src, dst)
+    assert re.search(text, str(caught.value))
+
+
+@pytest.mark.requirement("RS-ERROR-9")
+def test_the_first_fault_of_the_table_wins_on_either_side() -> None:
+    wrong = torch.zeros(9, dtype=torch.half)
+    with pytest.raises(MissingTensorError):
+        held(0, given(wrong), NONE)
+    with pytest.raises(DeviceError):
+        held(0, given(wrong), given(torch.zeros(4, 3, device="meta")))
+    with pytest.raises(DtypeError):
+        held(0, given(torch.zeros(9)), given(torch.zeros(4, 3, dtype=torch.half)))
+    shared = torch.zeros(9)
+    with pytest.raises(ShapeError):
+        held(0, given(shared), given(shared))
+
+
+@pytest.mark.requirement("RS-ERROR-8", "RS-EXACT-11")
+def test_sides_that_share_elements_are_refused_and_sides_that_interleave_are_not() -> None:
+    memory = torch.zeros(2, 6, 2)
+    inside = memory.flatten()[1::2]
+    held(0, given(memory[..., 0]), given(inside.view(4, 3)))
+    with pytest.raises(AliasingError, match=r"source and destination 'layer.weight' share elements"):
+        held(0, given(memory[..., 0]), given(memory.flatten()[::2].view(4, 3)))
+
+
+@pytest.mark.requirement("RS-ERROR-8")
+def test_aliasing_is_no_fault_where_the_rank_moves_nothing() -> None:
+    item = ITEM._replace(shape=(1, 6), src=ROWS, dst=Layout(Mesh((2,), (0, 1)), (Shard(0),)))
+    idle = plan(item.src, item.dst, item.shape, 1)
+    assert idle.idle
+    empty = torch.zeros(0, 6)
+    check(item, idle, 1, CPU, given(empty), given(empty))
+
+
+@pytest.mark.requirement("RS-LAYOUT-4", "RS-ERROR-2")
+def test_shard_dims_are_counted_from_either_end() -> None:
+    mesh = Mesh((2, 2), (0, 1, 2, 3))
+    assert counted(Layout(mesh, (Shard(-1), Replicate())), 3) == Layout(mesh, (Shard(2), Replicate()))
+    assert counted(Layout(mesh, (Shard(0), Shard(-3))), 3) == Layout(mesh, (Shard(0), Shard(0)))
+    with pytest.raises(InvalidPlacementError):
+        counted(Layout(mesh, (Shard(-4), Replicate())), 3)
