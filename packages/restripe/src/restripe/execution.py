@@ -69,10 +69,10 @@ def _exchange(
     for part in parts:
         plan, memory = tasks[part.tensor].plan, bound[part.tensor]
         if memory.source is not None:
-            sends += [(packed(memory.source.pieces(m.region)), m.peer) for m in part.sends(plan, communicator.rank)]
+            sends += [(packed(memory.source.pieces(m.region)), m.peer) for m in part.of(plan.sends)]
         if memory.destination is not None:
             shard = memory.destination.shard
-            receives += [(landing(shard.pieces(m.region)), m.peer) for m in part.receives(plan, communicator.rank)]
+            receives += [(landing(shard.pieces(m.region)), m.peer) for m in part.of(plan.receives)]
     if sends or receives:
         with communicator.group():
             for buffer, peer in sends:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -29,10 +31,14 @@ class FanOutKind(StrEnum):
 
 
 class Message(NamedTuple):
-    """One region of the tensor that crosses from one rank to another; `peer` is the other end."""
+    """One region of the tensor that crosses from one rank to another; `peer` is the other end.
+
+    `band` numbers the pair in each tensor dim, alike on both ends: a rank's messages have consecutive numbers there.
+    """
 
     peer: int
     region: Region
+    band: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +59,8 @@ class RankPlan:
 
     `source` and `destination` are the regions that the rank owns (None outside the mesh). First `copies` go from one to the
     other, and `sends` and `receives` cross, each ordered by peer, at most one message a pair of ranks; then the fan-out.
-    `operations` (sends and receives) and `staging` (elements packed and unpacked) bound what any rank of the world needs, so
-    every rank finds the same two numbers.
+    `widths` (for each tensor dim, the most targets that one source meets, and the reverse) and `staging` (elements packed
+    and unpacked) bound what any rank of the world needs, so every rank finds the same.
     """
 
     source: Region | None
@@ -64,10 +70,17 @@ class RankPlan:
     receives: tuple[Message, ...]
     fan_out: FanOut | None
     reason: Reason
-    operations: int
+    widths: tuple[tuple[int, int], ...]
     staging: int
 
     @property
     def idle(self) -> bool:
         """Whether this rank reads and writes no element of its tensors."""
         return not (self.copies or self.sends or self.receives or self.fan_out)
+
+    def operations(self, turns: Sequence[int]) -> int:
+        """A bound on any rank's sends and receives in one turn, where each tensor dim's bands go round in so many turns."""
+        if self.reason in (Reason.EMPTY, Reason.LOCAL):
+            return 0
+        widths = list(zip(self.widths, turns, strict=True))
+        return math.prod(-(-out // t) for (out, _), t in widths) + math.prod(-(-into // t) for (_, into), t in widths)

@@ -38,12 +38,13 @@ def plan(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, turn: int 
 class _Hit(NamedTuple):
     """A chunk of the other side that meets an interval in one tensor dim.
 
-    `offset` is what it adds to its rank's index in the mesh, `overlap` what both share. Where the chunk is a source's,
-    `number` is the target's place among the `total` targets that meet it.
+    `offset` is what it adds to its rank's index in the mesh, `overlap` what both share, `band` the sum of both ordinals.
+    Where the chunk is a source's, `number` is the target's place among the `total` targets that meet it.
     """
 
     offset: int
     overlap: Intervals
+    band: int
     number: int = 0
     total: int = 1
 
@@ -85,7 +86,7 @@ class _Planner:
             tuple(receives),
             fan_out,
             self.reason,
-            self._operations(),
+            self._widths(),
             self._staging(),
         )
 
@@ -99,12 +100,13 @@ class _Planner:
         for hits in product(*(self._sources(dim, *interval) for dim, interval in enumerate(intervals))):
             shard = sum(hit.offset for hit in hits)
             region = tuple(hit.overlap for hit in hits)
+            band = tuple(hit.band for hit in hits)
             if shard == own:
-                yield Message(rank, region)
+                yield Message(rank, region, band)
             else:
                 number = ravel([hit.number for hit in hits], [hit.total for hit in hits])
                 replica = (number + self.turn) % self.src.layout.replicas
-                yield Message(self.src.mesh.ranks[shard + self.src.replica_offset(replica)], region)
+                yield Message(self.src.mesh.ranks[shard + self.src.replica_offset(replica)], region, band)
 
     def _sends(self, rank: int) -> Iterator[Message]:
         """What the rank sends: to every target that meets its region, where it is this holder's turn."""
@@ -119,7 +121,7 @@ class _Planner:
             receiver = self.dst.mesh.ranks[sum(hit.offset for hit in hits)]
             other = self.src.place(receiver)
             if other is None or self.src.shard_offset(other.shard) != mine:
-                yield Message(receiver, tuple(hit.overlap for hit in hits))
+                yield Message(receiver, tuple(hit.overlap for hit in hits), tuple(hit.band for hit in hits))
 
     def _intervals(self, place: Place) -> list[Interval]:
         """The source's interval in each tensor dim."""
@@ -127,22 +129,26 @@ class _Planner:
 
     def _sources(self, dim: int, lo: int, hi: int) -> list[_Hit]:
         """The source chunks that a target's interval meets, each with the target's number among those that meet it."""
-        targets, hits = self.targets[dim], []
-        for chunk in self.src.cuts[dim].meeting(lo, hi):
+        if lo == hi:
+            return []
+        sources, targets, hits = self.src.cuts[dim], self.targets[dim], []
+        mine, before = targets.ordinal(lo), sources.ordinal(lo)
+        for number, chunk in enumerate(sources.meeting(lo, hi), start=before):
             first, last = targets.ordinal(chunk.lo), targets.ordinal(chunk.hi - 1)
             offset = self.src.chunk_offset(dim, chunk.coordinates)
-            hits.append(_Hit(offset, _overlap(chunk, lo, hi), targets.ordinal(lo) - first, last - first + 1))
+            hits.append(_Hit(offset, _overlap(chunk, lo, hi), number + mine, mine - first, last - first + 1))
         return hits
 
     def _takers(self, dim: int, lo: int, hi: int) -> tuple[int, Callable[[int], _Hit]]:
         """How many target chunks a source's interval meets, and the one of each number."""
-        targets = self.targets[dim]
+        targets, mine = self.targets[dim], self.src.cuts[dim].ordinal(lo)
         first, last = targets.ordinal(lo), targets.ordinal(hi - 1)
 
         @cache
         def taker(number: int) -> _Hit:
             chunk = targets.nth(first + number)
-            return _Hit(self._target_offset(dim, chunk.coordinates), _overlap(chunk, lo, hi))
+            offset = self._target_offset(dim, chunk.coordinates)
+            return _Hit(offset, _overlap(chunk, lo, hi), mine + first + number)
 
         return last - first + 1, taker
 
@@ -173,26 +179,18 @@ class _Planner:
         kind = FanOutKind.ALL_GATHER if self.reason is Reason.STRIPED else FanOutKind.BROADCAST
         return FanOut(kind, members, place.replica)
 
-    def _operations(self) -> int:
-        """A bound on the sends and receives of any rank."""
-        if self.reason in (Reason.EMPTY, Reason.LOCAL):
-            return 0
-        sends = math.prod(into.most(out.longest) for out, into in zip(self.src.cuts, self.targets, strict=True))
-        receives = math.prod(out.most(into.longest) for out, into in zip(self.src.cuts, self.targets, strict=True))
-        return sends + receives
+    def _widths(self) -> tuple[tuple[int, int], ...]:
+        pairs = zip(self.src.cuts, self.targets, strict=True)
+        return tuple((into.most(out.longest), out.most(into.longest)) for out, into in pairs)
 
     def _staging(self) -> int:
         """A bound on the elements that any rank packs and unpacks, by the row-major geometry of the layouts."""
         if self.reason in (Reason.EMPTY, Reason.LOCAL):
             return 0
         found = views(self.src.cuts, self.dst.cuts, self.dst.layout.replicas if self.reason is Reason.STRIPED else 1)
-        packed = (
-            math.prod(cuts.longest for cuts in self.src.cuts) if any(view is View.BROKEN for view, _ in found) else 0
-        )
-        unpacked = (
-            math.prod(cuts.longest for cuts in self.targets) if any(view is View.BROKEN for _, view in found) else 0
-        )
-        return packed + unpacked
+        packs, unpacks = (View.BROKEN in side for side in zip(*found, strict=True))
+        packed = math.prod(cuts.longest for cuts in self.src.cuts) if packs else 0
+        return packed + (math.prod(cuts.longest for cuts in self.targets) if unpacks else 0)
 
 
 def _overlap(chunk: Chunk, lo: int, hi: int) -> Intervals:

@@ -6,8 +6,9 @@ every rank, so each rank finds them by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from restripe.cuts import Region, cut, lengths
 from restripe.planning.plan import Message, RankPlan
@@ -19,48 +20,32 @@ OPERATIONS = 2048  # sends and receives of one rank in one group
 class Part:
     """The share of a tensor's messages that goes in one round.
 
-    Every message is cut into `slices` along its longest dim, and the pairs of ranks into `turns` by their distance.
+    Every message is cut into `slices` by rows; and in each tensor dim a message's band, modulo `turns`, is its `turn`.
     """
 
     tensor: int
-    slice: int = 0
-    slices: int = 1
-    turn: int = 0
-    turns: int = 1
+    slice: int
+    slices: int
+    turn: tuple[int, ...]
+    turns: tuple[int, ...]
+    first: bool
+    last: bool
 
-    @property
-    def first(self) -> bool:
-        """Whether this is the tensor's first part."""
-        return not self.slice and not self.turn
-
-    @property
-    def last(self) -> bool:
-        """Whether this is the tensor's last part."""
-        return self.slice + 1 == self.slices and self.turn + 1 == self.turns
-
-    def sends(self, plan: RankPlan, rank: int) -> Iterator[Message]:
-        """This part of the rank's sends."""
-        return self._of((message.peer - rank, message) for message in plan.sends)
-
-    def receives(self, plan: RankPlan, rank: int) -> Iterator[Message]:
-        """This part of the rank's receives."""
-        return self._of((rank - message.peer, message) for message in plan.receives)
-
-    def _of(self, messages: Iterator[tuple[int, Message]]) -> Iterator[Message]:
-        for distance, message in messages:
-            if distance % self.turns == self.turn:
-                region = _slice(message.region, self.slices, self.slice)
+    def of(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """This part of the messages that a plan sends or receives."""
+        for message in messages:
+            if all(band % turns == turn for band, turns, turn in zip(message.band, self.turns, self.turn, strict=True)):
+                region = _rows(message.region, self.slices, self.slice)
                 if all(region):
-                    yield Message(message.peer, region)
+                    yield message._replace(region=region)
 
 
-def _slice(region: Region, slices: int, index: int) -> Region:
-    """Slice `index` of the region along its longest dim."""
-    if slices == 1 or not region:
+def _rows(region: Region, slices: int, index: int) -> Region:
+    """Slice `index` of the region along its first dim longer than 1, so that what was contiguous stays so."""
+    if slices == 1:
         return region
-    sizes = lengths(region)
-    longest = sizes.index(max(sizes))
-    return tuple(cut(intervals, slices, index) if dim == longest else intervals for dim, intervals in enumerate(region))
+    rows = next((dim for dim, size in enumerate(lengths(region)) if size > 1), 0)
+    return tuple(cut(intervals, slices, index) if dim == rows else intervals for dim, intervals in enumerate(region))
 
 
 def rounds(plans: Sequence[RankPlan], itemsizes: Sequence[int], staging_bytes: int) -> list[list[Part]]:
@@ -69,18 +54,38 @@ def rounds(plans: Sequence[RankPlan], itemsizes: Sequence[int], staging_bytes: i
     Args:
         plans: one a tensor.
         itemsizes: bytes of an element, one a tensor.
-        staging_bytes: what one rank may stage in one round; a single row may exceed it.
+        staging_bytes: what one rank may stage in one round; single rows may exceed it.
     """
     found: list[list[Part]] = []
     operations = staging = 0
     for tensor, (plan, itemsize) in enumerate(zip(plans, itemsizes, strict=True)):
-        slices = max(1, -(-plan.staging * itemsize // staging_bytes))
-        turns = max(1, -(-plan.operations // OPERATIONS))
-        need = -(-plan.operations // turns), -(-plan.staging * itemsize // slices)
-        for part in (Part(tensor, s, slices, t, turns) for s in range(slices) for t in range(turns)):
-            if not found or operations + need[0] > OPERATIONS or staging + need[1] > staging_bytes:
+        turns = _turns(plan)
+        slices = _slices(plan.staging * itemsize, staging_bytes)
+        more, bytes_more = plan.operations(turns), min(plan.staging * itemsize, staging_bytes)
+        for part in _parts(tensor, slices, turns):
+            if not found or operations + more > OPERATIONS or staging + bytes_more > staging_bytes:
                 found.append([])
                 operations = staging = 0
             found[-1].append(part)
-            operations, staging = operations + need[0], staging + need[1]
+            operations, staging = operations + more, staging + bytes_more
     return found
+
+
+def _parts(tensor: int, slices: int, turns: tuple[int, ...]) -> list[Part]:
+    keys = list(product(range(slices), *(range(count) for count in turns)))
+    last = len(keys) - 1
+    return [Part(tensor, key[0], slices, key[1:], turns, n == 0, n == last) for n, key in enumerate(keys)]
+
+
+def _turns(plan: RankPlan) -> tuple[int, ...]:
+    """In how many turns each tensor dim's bands go round, so that no rank has too many operations in one."""
+    turns = [1] * len(plan.widths)
+    while plan.operations(turns) > OPERATIONS:
+        widths = [-(-max(pair) // t) for pair, t in zip(plan.widths, turns, strict=True)]
+        turns[widths.index(max(widths))] *= 2
+    return tuple(turns)
+
+
+def _slices(staging: int, budget: int) -> int:
+    """Into how many slices messages are cut; twice as many as bytes ask for, since a message's rows do not divide evenly."""
+    return 1 if staging <= budget else 2 * -(-staging // budget)
