@@ -142,7 +142,7 @@ def shared(case: Case, truth: Truth, src: Handed, dst: Handed) -> tuple[Handed, 
 
 
 #: The sides that a rank with a fault has to be in, where it is not the fault's own.
-NEEDED = {"alias": ["src", "dst"], **dict.fromkeys(("local_shape", "stray", "placements"), [])}
+NEEDED: dict[str, tuple[str, ...]] = {"alias": ("src", "dst"), "local_shape": (), "stray": (), "placements": ()}
 
 
 def check_fault(case: Case) -> None:
@@ -153,7 +153,7 @@ def check_fault(case: Case) -> None:
         sides = [name for name in ("src", "dst") if rank in getattr(case, name).ranks]
         if case.fault.what == "stray" and case.fault.side in sides:
             raise CaseError("fault.ranks", f"ranks outside the {case.fault.side} mesh for 'stray'", rank)
-        needed = NEEDED.get(case.fault.what, [case.fault.side])
+        needed = NEEDED.get(case.fault.what, (case.fault.side,))
         idle_too = case.fault.what in {"absent", "global_shape", "dtype"} and not sides
         if not idle_too and not set(needed) <= set(sides):
             raise CaseError("fault.ranks", f"ranks of the {' and '.join(needed)} mesh for {case.fault.what!r}", rank)

@@ -48,8 +48,10 @@ SHAPE_FAULTS = ("local_shape", "global_shape")
 FAULTS = ("absent", "stray", *SHAPE_FAULTS, "placements", "dtype", "device", "alias")
 EXPECTATIONS = ("equal", *(f"error:{kind}" for kind in KINDS))
 PLACEMENT = re.compile(
-    r"(?P<plain>R)|S\((?P<dim>-?\d+)\)|SS\((?P<strided>-?\d+),(?P<factor>[1-9]\d*)\)|P\((?P<op>\w+)\)"
+    r"(?P<plain>R)|S\((?P<dim>-?\d+)\)|SS\((?P<strided>-?\d+),(?P<factor>[1-9]\d*)\)|"
+    r"P\((?P<op>sum|avg|product|max|min)\)"
 )
+GRAMMAR = "a list of R, S(d), SS(d,k) with k of at least 1, or P(sum), one a mesh dim"
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,17 @@ def read_placement(text: str) -> Placement:
     """Read `R`, `S(d)`, `SS(d,k)` or `P(op)`; CaseError for anything else."""
     match = PLACEMENT.fullmatch(text)
     if match is None:
-        raise CaseError("placements", "R, S(d), SS(d,k) with k of at least 1, or P(sum)", text)
+        raise CaseError("placements", GRAMMAR, text)
     if match["dim"]:
         return Placement("S", dim=int(match["dim"]))
     if match["strided"]:
         return Placement("SS", dim=int(match["strided"]), factor=int(match["factor"]))
     return Placement("R") if match["plain"] else Placement("P", op=match["op"])
+
+
+def expect_placements(field: str, value: object) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(text, str) and PLACEMENT.fullmatch(text) for text in value):
+        raise CaseError(field, GRAMMAR, value)
 
 
 @dataclass(frozen=True)
@@ -88,9 +95,7 @@ class Side:
     def __post_init__(self) -> None:
         if mesh_shape(self.mesh) is None:
             raise CaseError("mesh", "nested lists of ranks, of equal lengths and not empty", self.mesh)
-        expect_tuple("placements", self.placements, str, "a list of placements")
-        for text in self.placements:
-            read_placement(text)
+        expect_placements("placements", self.placements)
         expect_choice("memory", self.memory, MEMORIES)
 
     @property
@@ -124,7 +129,7 @@ class Fault:
         if self.what in SHAPE_FAULTS:
             expect_sizes("value", self.value)
         elif self.what == "placements":
-            expect_tuple("value", self.value, str, "a list of placements")
+            expect_placements("value", self.value)
         elif self.what == "dtype":
             expect_choice("value", self.value, DTYPES)
         elif self.value is not None:

@@ -5,7 +5,7 @@ A `Tracer` wraps any communicator and keeps a log of `Event`s; `symmetry` compar
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -171,21 +171,27 @@ def symmetry(events: Mapping[int, Sequence[Event]]) -> list[str]:
 def collective_faults(
     communicator: str, size: int, logs: Mapping[int, Sequence[Event]], names: Mapping[tuple[str, int], int]
 ) -> list[str]:
-    """Compare each member's collective calls with those of the member that made most."""
+    """Compare each member's collective calls with those that most members made, of these the longest."""
     calls = {rank: [event for event in logs.get(rank, ()) if event.op in COLLECTIVES] for rank in range(size)}
     if not calls:
         return []
-    lead = max(calls, key=lambda rank: len(calls[rank]))
+    outlines = {rank: tuple(map(outline, mine)) for rank, mine in calls.items()}
+    votes = Counter(outlines.values())
+    lead = max(calls, key=lambda rank: (votes[outlines[rank]], len(calls[rank])))
     faults = []
     for rank, mine in calls.items():
-        for place, (wanted, had) in enumerate(zip_longest(calls[lead], mine)):
-            if wanted is None or had is None or outline(wanted) != outline(had):
-                faults.append(
-                    f"{who(communicator, rank, names)}: collective call {place} is {had or 'missing'}, "
-                    f"but {who(communicator, lead, names)} calls {wanted}"
-                )
-                break
+        place = difference(outlines[lead], outlines[rank])
+        if place is not None:
+            had, wanted = (str(log[place]) if place < len(log) else "missing" for log in (mine, calls[lead]))
+            there = who(communicator, lead, names)
+            faults.append(f"{who(communicator, rank, names)}: collective call {place} is {had}, at {there} {wanted}")
     return faults
+
+
+def difference(one: Sequence[object], other: Sequence[object]) -> int | None:
+    """The first place where two sequences differ."""
+    pairs = enumerate(zip_longest(one, other, fillvalue=None))
+    return next((place for place, (first, second) in pairs if first != second), None)
 
 
 def message_faults(

@@ -1,0 +1,187 @@
+"""The oracle against torch's own chunking, and its eye for every byte."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.tensor import Shard
+
+from reshard_conformance.cases import DTYPES, MEMORIES, Case, CaseError, Side
+from reshard_conformance.oracle import Truth, allocate, chunk, draw, expect_legal, poisoned
+
+FLOATS = [name for name in DTYPES if "float" in name and name != "float8_e8m0fnu"]
+
+
+def case(shape: tuple[int, ...], src: Side, dtype: str = "int64") -> Case:
+    return Case(max(src.ranks) + 1, shape, dtype, src, Side((0,), ("R",)))
+
+
+def rows(case: Case, rank: int) -> list[int]:
+    """Which indices of a 1-d tensor the rank holds of the source."""
+    truth = Truth(case, 0)
+    shard = truth.shard(case.src, rank)
+    assert shard is not None
+    whole = [bytes(row.tolist()) for row in truth.whole]
+    return [whole.index(bytes(row.tolist())) for row in shard]
+
+
+@given(st.integers(0, 40), st.integers(1, 9), st.integers(0, 1))
+def test_a_part_is_what_torch_shards(length: int, parts: int, dim: int) -> None:
+    tensor = torch.arange(length * 2).view((length, 2) if dim == 0 else (2, length))
+    shards, _ = Shard(dim)._split_tensor(tensor, parts, with_padding=False, contiguous=False)
+    for index in range(parts):
+        assert torch.equal(
+            chunk(tensor, parts, dim, index), shards[index].reshape(chunk(tensor, parts, dim, index).shape)
+        )
+
+
+@pytest.mark.parametrize(
+    ("length", "parts", "sizes"), [(10, 4, [3, 3, 3, 1]), (5, 4, [2, 2, 1, 0]), (0, 3, [0, 0, 0]), (1, 2, [1, 0])]
+)
+def test_uneven_parts_follow_chunk(length: int, parts: int, sizes: list[int]) -> None:
+    side = Side(tuple(range(parts)), ("S(0)",))
+    assert [len(rows(case((length,), side), rank)) for rank in range(parts)] == sizes
+
+
+def test_mesh_dims_cut_from_left_to_right() -> None:
+    side = Side(((3, 1), (0, 2)), ("S(0)", "S(-1)"))
+    assert [rows(case((5,), side), rank) for rank in (3, 1, 0, 2)] == [[0, 1], [2], [3], [4]]
+
+
+def test_strided_shards_take_a_part_of_every_piece() -> None:
+    side = Side((0, 1, 2, 3), ("SS(0,2)",))
+    assert [rows(case((9,), side), rank) for rank in range(4)] == [[0, 1, 5], [2, 3, 6], [4, 7], [8]]
+    later = Side(((0, 1), (2, 3)), ("SS(0,2)", "S(0)"))
+    assert [rows(case((8,), later), rank) for rank in range(4)] == [[0, 1], [4, 5], [2, 3], [6, 7]]
+
+
+@st.composite
+def shardings(draw: st.DrawFn) -> Case:
+    sizes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=2))
+    ranks = draw(st.permutations(range(math.prod(sizes))))
+    mesh = tuple(tuple(ranks[row * sizes[1] : (row + 1) * sizes[1]]) for row in range(sizes[0]))
+    texts = draw(st.lists(st.sampled_from(["S(0)", "S(1)", "S(-1)", "SS(0,2)"]), min_size=2, max_size=2))
+    shape = draw(st.tuples(st.integers(0, 7), st.integers(0, 7)))
+    return case(shape, Side(mesh, tuple(texts)))
+
+
+@given(shardings())
+def test_shards_hold_every_element_once(case: Case) -> None:
+    truth = Truth(case, 3)
+    shards = [truth.shard(case.src, rank) for rank in case.src.ranks]
+    held = Counter(bytes(row) for shard in shards if shard is not None for row in shard.reshape(-1, 8).tolist())
+    assert held == Counter(bytes(row) for row in truth.whole.reshape(-1, 8).tolist())
+
+
+def test_a_rank_outside_the_mesh_has_no_shard() -> None:
+    assert Truth(case((4,), Side((0, 2), ("S(0)",))), 0).shard(Side((0, 2), ("S(0)",)), 1) is None
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_elements_are_distinct_where_the_dtype_is_wide_enough(name: str) -> None:
+    dtype = getattr(torch, name)
+    count = {1: 256, 2: 65536}.get(dtype.itemsize, 70000)
+    content = draw((count,), dtype, 5)
+    assert content.shape == (count, dtype.itemsize)
+    if name == "bool":
+        assert set(content.flatten().tolist()) == {0, 1}
+    else:
+        assert len(torch.unique(content, dim=0)) == count
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_every_call_draws_anew_and_the_same_call_the_same(name: str) -> None:
+    dtype = getattr(torch, name)
+    calls = [draw((300,), dtype, call) for call in range(4)]
+    assert torch.equal(calls[2], draw((300,), dtype, 2))
+    for one, other in pairwise(calls):
+        assert (one != other).any(-1).float().mean() > 0.3
+
+
+def test_long_narrow_tensors_do_not_repeat_themselves() -> None:
+    content = draw((4096,), torch.uint8, 0).flatten()
+    assert (content[:-256] == content[256:]).float().mean() < 0.02
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_nans_occur(name: str) -> None:
+    values = draw((20000,), getattr(torch, name), 1).contiguous().view(getattr(torch, name)).float()
+    assert values.isnan().any()
+
+
+@given(st.lists(st.integers(0, 4), max_size=4).map(tuple), st.sampled_from(MEMORIES), st.sampled_from(DTYPES))
+def test_a_buffer_is_laid_out_as_its_memory_says(shape: tuple[int, ...], memory: str, name: str) -> None:
+    dtype = getattr(torch, name)
+    content = draw(shape, dtype, 1)
+    buffer = allocate(content, dtype, memory)
+    assert buffer.tensor.shape == shape
+    assert buffer.tensor.dtype == dtype
+    assert torch.equal(buffer.content, content)
+    if memory == "transposed":
+        assert buffer.tensor.permute(tuple(reversed(range(len(shape))))).is_contiguous()
+    if memory == "sliced":
+        assert buffer.tensor.storage_offset() == sum(buffer.tensor.stride()) + (not shape)
+        assert buffer.memory.nbytes == math.prod([size + 2 for size in shape] or [3]) * dtype.itemsize
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_a_buffer_filled_as_expected_has_no_differences(memory: str) -> None:
+    content = draw((3, 4), torch.int16, 1)
+    buffer = allocate(poisoned(content, torch.int16), torch.int16, memory)
+    assert not buffer.differences(None)
+    buffer.tensor.copy_(content.contiguous().view(torch.int16).view(3, 4))
+    assert not buffer.differences(content)
+    assert "12 of 12 elements differ, first at (0, 0)" in buffer.differences(None)[0]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_every_element_left_as_it_was_shows(name: str) -> None:
+    dtype = getattr(torch, name)
+    content = draw((5, 2), dtype, 1)
+    found = allocate(poisoned(content, dtype), dtype, "contiguous").differences(content)
+    assert found[0].startswith("10 of 10 elements differ")
+
+
+def test_one_wrong_bit_shows_with_its_place() -> None:
+    content = draw((3, 4), torch.float32, 1)
+    buffer = allocate(content, torch.float32, "transposed")
+    buffer.content[1, 2, 3] ^= 1
+    assert "1 of 12 elements differ, first at (1, 2)" in buffer.differences(content)[0]
+
+
+def test_a_guard_byte_that_changes_shows() -> None:
+    content = draw((3, 4), torch.float32, 1)
+    buffer = allocate(content, torch.float32, "sliced")
+    buffer.memory[0] ^= 1
+    buffer.memory[-1] ^= 1
+    assert buffer.differences(content) == ["2 guard bytes around the view were written"]
+
+
+def test_bools_stay_bools() -> None:
+    content = draw((3, 4), torch.bool, 1)
+    buffer = allocate(poisoned(content, torch.bool), torch.bool, "sliced")
+    assert set(buffer.memory.tolist()) <= {0, 1}
+
+
+@pytest.mark.parametrize(
+    "src",
+    [
+        Side((0, 0), ("R",)),
+        Side((0, 9), ("R",)),
+        Side((0, -1), ("R",)),
+        Side((0, 1), ()),
+        Side((0, 1), ("S(1)",)),
+        Side((0, 1), ("S(-2)",)),
+        Side((0, 1), ("P(sum)",)),
+    ],
+)
+def test_equality_is_not_expected_of_a_layout_that_is_none(src: Side) -> None:
+    with pytest.raises(CaseError, match="field 'expect': expected an error, for src has"):
+        expect_legal(Case(2, (4,), "int8", src, Side((0,), ("R",))))
+    Truth(Case(2, (4,), "int8", src, Side((0,), ("R",))), 0).shard(src, 0)  # followed as far as it goes

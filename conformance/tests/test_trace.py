@@ -1,0 +1,218 @@
+"""Hand-made traces, each wrong in one way, and the account that a tracer keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from reshard_conformance.trace import Event, Log, Tracer, balance, symmetry
+
+CHILD = "0/0.7"
+
+
+class Silent:
+    """A communicator of three ranks that does nothing; `split` joins this rank to a color of two."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, rank: int, size: int = 3) -> None:
+        self.rank, self.size = rank, size
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        yield
+
+    def send(self, buffer: torch.Tensor, peer: int, stream: object = None) -> None: ...
+
+    def recv(self, buffer: torch.Tensor, peer: int, stream: object = None) -> None: ...
+
+    def all_gather(self, output: torch.Tensor, input: torch.Tensor, stream: object = None) -> None: ...  # noqa: A002 - the protocol's name
+
+    def broadcast(self, buffer: torch.Tensor, root: int, stream: object = None) -> None: ...
+
+    def exchange(self, record: bytes) -> list[bytes]:
+        return [record] * self.size
+
+    def split(self, color: int | None, key: int) -> Silent | None:
+        return None if color is None else Silent(key, 2)
+
+    def finalize(self) -> None: ...
+
+    def destroy(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def buffer(count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.uint8)
+
+
+def call(op: str, rank: int, *, name: str = "0", peer: int | None = None, nbytes: int | None = None) -> Event:
+    return Event(op, name, 2 if name == CHILD else 3, rank, 0, peer, nbytes)
+
+
+def good(rank: int) -> list[Event]:
+    """A rank of three that splits ranks 1 and 2 off, with a leftover color for rank 0, and clears all again."""
+    name = "0/0.9" if rank == 0 else CHILD
+    child = rank - 1
+    ring = [
+        call("send", rank, peer=(rank + 1) % 3, nbytes=8 + rank),
+        call("recv", rank, peer=(rank - 1) % 3, nbytes=8 + (rank - 1) % 3),
+    ]
+    split = [Event("split", "0", 3, rank, 2, made=name)]
+    gather = [call("all_gather", child, name=CHILD, nbytes=4), call("broadcast", child, name=CHILD, peer=1, nbytes=6)]
+    end = [Event(op, name, 1 if rank == 0 else 2, max(child, 0), 5) for op in ("finalize", "destroy")]
+    exchange = [call("exchange", rank, nbytes=10 * rank)]
+    return ring + split + (gather if rank else []) + exchange + end
+
+
+def changed(rank: int, place: int, *events: Event) -> dict[int, list[Event]]:
+    """The good traces, with one rank's event at a place replaced by others."""
+    logs = {each: good(each) for each in range(3)}
+    logs[rank][place : place + 1] = events
+    return logs
+
+
+def test_ranks_in_step_have_no_faults() -> None:
+    logs = {rank: good(rank) for rank in range(3)}
+    assert symmetry(logs) == []
+    assert balance(logs) == []
+
+
+def test_records_may_differ_in_size() -> None:
+    sizes = {event.nbytes for rank in range(3) for event in good(rank) if event.op == "exchange"}
+    assert len(sizes) == 3
+
+
+@pytest.mark.requirement("RS-CACHE-2")
+@pytest.mark.parametrize(
+    ("rank", "place", "events", "expected"),
+    [
+        (1, 2, [], ["rank 1: collective call 0 is exchange", "at rank 0 split"]),
+        (2, 5, [], ["rank 2: collective call 1 is missing, at rank 0 exchange"]),
+        (1, 5, [call("exchange", 1)] * 2, ["rank 1: collective call 2 is exchange, at rank 0 missing"]),
+        (
+            2,
+            3,
+            [],
+            [f"member 1 of communicator {CHILD} (rank 2): collective call 0 is broadcast", "(rank 1) all_gather"],
+        ),
+        (
+            2,
+            3,
+            [call("all_gather", 1, name=CHILD, nbytes=5)],
+            ["member 1 of", "is all_gather of 5 bytes", "all_gather of 4 bytes"],
+        ),
+        (
+            1,
+            4,
+            [call("broadcast", 0, name=CHILD, peer=0, nbytes=6)],
+            [
+                "(rank 2): collective call 1 is broadcast of 6 bytes from root 1",
+                "(rank 1) broadcast of 6 bytes from root 0",
+            ],
+        ),
+        (1, 6, [], [f"member 0 of communicator {CHILD} (rank 1): collective call 2 is destroy", "finalize"]),
+        (2, 7, [], [f"member 1 of communicator {CHILD} (rank 2): collective call 3 is missing", "destroy"]),
+        (0, 0, [], ["rank 0: message 0 to rank 1 has no send, but a receive of 8 bytes meets it"]),
+        (0, 1, [], ["rank 2: message 0 to rank 0 has a send of 10 bytes, but no receive meets it"]),
+        (
+            1,
+            0,
+            [call("send", 1, peer=2, nbytes=4)],
+            ["rank 1: message 0 to rank 2 has a send of 4 bytes, but a receive of 9 bytes meets it"],
+        ),
+        (
+            1,
+            0,
+            [call("send", 1, peer=2, nbytes=9), call("send", 1, peer=2, nbytes=1)],
+            ["rank 1: message 1 to rank 2 has a send of 1 bytes, but no receive meets it"],
+        ),
+    ],
+)
+def test_what_one_rank_does_otherwise_is_named(rank: int, place: int, events: list[Event], expected: list[str]) -> None:
+    faults = symmetry(changed(rank, place, *events))
+    assert len(faults) == 1
+    for part in expected:
+        assert part in faults[0]
+
+
+def test_two_messages_in_another_order_are_named() -> None:
+    logs = {
+        0: [call("send", 0, peer=1, nbytes=1), call("send", 0, peer=1, nbytes=2)],
+        1: [call("recv", 1, peer=0, nbytes=2), call("recv", 1, peer=0, nbytes=1)],
+    }
+    assert symmetry(logs) == ["rank 0: message 0 to rank 1 has a send of 1 bytes, but a receive of 2 bytes meets it"]
+
+
+@pytest.mark.requirement("RS-CACHE-7")
+def test_a_leftover_communicator_that_stays_alive_is_named() -> None:
+    logs = changed(0, 5)
+    assert balance(logs) == ["rank 0: communicator 0/0.9 was made by a split and is still alive"]
+
+
+def test_a_communicator_released_twice_is_named() -> None:
+    logs = {rank: good(rank) for rank in range(3)}
+    logs[1].append(call("abort", 0, name=CHILD))
+    assert balance(logs) == [f"rank 1: communicator {CHILD} was released 2 times"]
+
+
+def test_a_tracer_keeps_every_call() -> None:
+    log = Log()
+    tracer = Tracer(Silent(1), log, "0")
+    tracer.send(buffer(3), 2)
+    tracer.recv(buffer(4), 0)
+    tracer.broadcast(buffer(5), 2)
+    tracer.exchange(b"six...")
+    child = tracer.split(7, 0)
+    assert child is not None
+    child.all_gather(buffer(4), buffer(2))
+    assert tracer.split(None, 0) is None
+    child.finalize()
+    child.destroy()
+    assert log.take() == (
+        Event("send", "0", 3, 1, 0, 2, 3),
+        Event("recv", "0", 3, 1, 1, 0, 4),
+        Event("broadcast", "0", 3, 1, 2, 2, 5),
+        Event("exchange", "0", 3, 1, 3, None, 6),
+        Event("split", "0", 3, 1, 4, made=CHILD),
+        Event("all_gather", CHILD, 2, 0, 0, None, 2),
+        Event("split", "0", 3, 1, 5),
+        Event("finalize", CHILD, 2, 0, 1),
+        Event("destroy", CHILD, 2, 0, 2),
+    )
+    assert log.take() == ()
+
+
+def test_calls_of_one_group_bear_its_number() -> None:
+    log = Log()
+    tracer = Tracer(Silent(0), log, "0")
+    for _ in range(2):
+        with tracer.group():
+            tracer.send(buffer(1), 1)
+            with tracer.group():
+                tracer.send(buffer(1), 2)
+    tracer.send(buffer(1), 1)
+    assert [event.submission for event in log.take()] == [0, 0, 1, 1, None]
+
+
+def test_a_group_that_raises_leaves_no_trace() -> None:
+    log = Log()
+    tracer = Tracer(Silent(0), log, "0")
+
+    def broken() -> None:
+        with tracer.group():
+            tracer.send(buffer(1), 1)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        broken()
+    assert log.take() == ()
+
+
+def test_a_tracer_looks_like_what_it_wraps() -> None:
+    tracer = Tracer(Silent(2), Log(), "0")
+    assert (tracer.rank, tracer.size, tracer.device) == (2, 3, torch.device("cpu"))
