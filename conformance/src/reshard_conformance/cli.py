@@ -22,6 +22,7 @@ from reshard_conformance.environment import environment
 from reshard_conformance.generator import Space
 from reshard_conformance.profiles import PROPERTIES
 from reshard_conformance.registry import RegistryError, known, load
+from reshard_conformance.registry import world as make_world
 from reshard_conformance.replay import replay as replay_files
 from reshard_conformance.requirements import requirements
 from reshard_conformance.search import Bench, Finding, Halt
@@ -129,7 +130,7 @@ def replay(
     with usage():
         found = load(implementation)
         suite.check_worlds((world,), str(implementation), found.claims)
-        with closing(suite.make_world(world)) as place:
+        with closing(make_world(world)) as place:
             for name, faults, needed in replays(files, str(implementation), place, prop):
                 if needed:
                     missing.setdefault(needed, []).append(name)
@@ -164,7 +165,7 @@ def judged(
         raise SuiteError(f"property {prop!r} is not known; --property can name {', '.join(PROPERTIES)}")
     for path in packaged() if files is None else files:
         for script in load_scripts(path):
-            bench = Bench(world, name, Space())
+            bench = Bench(world, name, Space(), traced=PROPERTIES[prop].traced)
             with closing(bench):
                 try:
                     PROPERTIES[prop].judge(bench, script)

@@ -15,7 +15,7 @@ from reshard_conformance.report import failure_json, replay_command
 from reshard_conformance.requirements import Requirement
 from reshard_conformance.results import Failure, Result, Tally
 from reshard_conformance.search import Property
-from reshard_conformance.suite import Part
+from reshard_conformance.workers import Part
 
 __all__ = ["failed", "heading", "lists", "outcome", "progress"]
 

@@ -69,9 +69,9 @@ class Bench:
     shrinks: int = 0
     scripts: int = 0
     layouts: set[bytes] = field(default_factory=set)
-    sessions: dict[int, Session] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.session: tuple[int, Session] | None = None
         self.coverage = Coverage(self.space.level, self.space.sizes)
 
     def play(self, script: Script, **options: Any) -> list[Outcome]:
@@ -92,12 +92,17 @@ class Bench:
 
     def step(self, before: Script, step: Step, size: int, **options: Any) -> Outcome:
         """Play one step after others; Finding when it does not pass."""
-        if size not in self.sessions:
-            self.sessions[size] = self.world.open(size, self.implementation, traced=self.traced)
-        outcome = self.sessions[size].play(step, **options)
+        outcome = self.opened(size).play(step, **options)
         if outcome.verdict != "pass":
             self.report((*before, step), outcome.verdict, outcome.faults)
         return outcome
+
+    def opened(self, size: int) -> Session:
+        """The session of so many ranks; one is open at a time."""
+        if self.session is None or self.session[0] != size:
+            self.close()
+            self.session = size, self.world.open(size, self.implementation, traced=self.traced)
+        return self.session[1]
 
     def report(self, script: Script, verdict: str, faults: Sequence[str]) -> NoReturn:
         """Raise a finding, past hypothesis where a hang makes it too dear to be played again."""
@@ -118,10 +123,10 @@ class Bench:
             self.coverage.add(case)
 
     def close(self) -> None:
-        """End the sessions."""
-        for session in self.sessions.values():
-            session.close()
-        self.sessions.clear()
+        """End the session."""
+        if self.session is not None:
+            self.session[1].close()
+            self.session = None
 
 
 class Property(Protocol):
@@ -129,6 +134,7 @@ class Property(Protocol):
 
     requirements: the ids that it shows, each with the coverage classes that it must have drawn to show it.
     steered: whether the floors of the coverage classes hold for what it draws.
+    traced: whether it judges the trace, so that everything has to go through the suite's communicators.
     """
 
     @property
@@ -139,6 +145,8 @@ class Property(Protocol):
     def requirements(self) -> Mapping[str, tuple[str, ...]]: ...
     @property
     def steered(self) -> bool: ...
+    @property
+    def traced(self) -> bool: ...
 
     def search(self, bench: Bench, number: int, examples: int, wanted: Sequence[str]) -> None:
         """Draw and judge this many scripts under the seed `number`; Finding or Halt when one fails."""
@@ -157,6 +165,7 @@ class Drawn:
     draws: Callable[[Space, Sequence[str]], st.SearchStrategy[Script]]
     judge: Callable[[Bench, Script], object]
     steered: bool = False
+    traced: bool = True
 
     def search(self, bench: Bench, number: int, examples: int, wanted: Sequence[str]) -> None:
         """See `Property`."""

@@ -6,54 +6,31 @@ The chunks of a run are fixed. A small part more is drawn under a fresh seed and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
-from multiprocessing import get_context
 
-import torch
-
-from reshard_conformance.cases import dump
 from reshard_conformance.contract import Claims, Implementation, Level, Profile
-from reshard_conformance.coverage import CLASSES, Coverage, Geometry
-from reshard_conformance.generator import Space
-from reshard_conformance.plan import EFFORTS, SIZES, Chunk, plan
-from reshard_conformance.playing import cases_of
+from reshard_conformance.coverage import Coverage
+from reshard_conformance.plan import EFFORTS, SIZES, plan
 from reshard_conformance.profiles import PROPERTIES
-from reshard_conformance.registry import load
-from reshard_conformance.requirements import requirements
+from reshard_conformance.registry import WORLDS, load
 from reshard_conformance.results import Failure, Result, Tally
-from reshard_conformance.search import Bench, Finding, Property, search
 from reshard_conformance.waivers import Waiver
-from reshard_conformance.worlds import World
+from reshard_conformance.workers import Part, play
 from reshard_conformance.worlds.sim import SimWorld
 
-__all__ = ["Part", "SuiteError", "check_worlds", "make_world", "run"]
+__all__ = ["SuiteError", "check_worlds", "run"]
 
-WORLDS: dict[str, Callable[[Callable[[str], Implementation]], World]] = {"sim": SimWorld}
 #: The most ranks of a session.
-MOST = {"sim": SimWorld.max_size}
+MOST = {"sim": SimWorld.max_size, "gloo": 8}
 #: A run ends early when so many searches have failed.
 ENOUGH = 8
 
 
 class SuiteError(ValueError):
     """A run that cannot be started as asked; says what to change."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a chunk played: scripts, distinct layouts (as digests), cases by coverage class, and its failure if any."""
-
-    chunk: Chunk
-    scripts: int
-    layouts: frozenset[bytes]
-    cases: int
-    counts: Mapping[str, int]
-    failure: Failure | None
 
 
 def run(
@@ -125,62 +102,6 @@ def sizes_in(world: str, claims: Claims, sizes: tuple[int, ...] | None) -> tuple
     if not sizes or min(sizes) < least or max(sizes) > MOST[world]:
         raise SuiteError(f"world {world!r} has {least} to {MOST[world]} ranks at {claims.level.name}, not {sizes}")
     return sizes
-
-
-def play(
-    chunks: Sequence[Chunk], implementation: str | Implementation, level: Level, jobs: int
-) -> Generator[Part, None, None]:
-    """Play the chunks, over worker processes where the implementation can be loaded there, in the order they end."""
-    one = partial(play_chunk, implementation=implementation, level=level)
-    if jobs == 1 or not isinstance(implementation, str):
-        yield from map(one, chunks)
-        return
-    context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    pool = ProcessPoolExecutor(jobs, mp_context=context)
-    try:
-        for future in as_completed([pool.submit(one, chunk) for chunk in chunks]):
-            yield future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def play_chunk(chunk: Chunk, implementation: str | Implementation, level: Level) -> Part:
-    """Play one chunk in a world of its own."""
-    prop = PROPERTIES[chunk.prop]
-    torch.set_num_threads(1)
-    with closing(make_world(chunk.world)) as world:
-        bench = Bench(world, implementation, Space(chunk.sizes, level))
-        with closing(bench):
-            finding = search(prop, bench, chunk.seed, chunk.rounds, chunk.examples)
-    failure = None if finding is None else failure_of(chunk, finding)
-    coverage = bench.coverage
-    return Part(chunk, bench.scripts, frozenset(bench.layouts), coverage.total, dict(coverage.counts), failure)
-
-
-def failure_of(chunk: Chunk, finding: Finding) -> Failure:
-    """A finding as it goes into the result."""
-    prop = PROPERTIES[chunk.prop]
-    cases = [case for step in finding.script for case in cases_of(step) if case.expect == "equal"]
-    return Failure(
-        *(chunk.world, prop.name, prop.profile, finding.verdict, finding.faults),
-        script=tuple(dump(step) for step in finding.script),
-        seed=chunk.seed,
-        fresh=chunk.fresh,
-        again=finding.again,
-        classes=frozenset(kind.name for case in cases for kind in CLASSES if kind.holds(Geometry(case))),
-        advisory=is_advisory(prop),
-    )
-
-
-def is_advisory(prop: Property) -> bool:
-    """Whether the property shows only requirements of strength SHOULD."""
-    return all(entry.strength == "SHOULD" for entry in requirements() if entry.id in prop.requirements)
-
-
-def make_world(name: str) -> World:
-    """A world by its name."""
-    return WORLDS[name](load)
 
 
 def take(result: Result, part: Part, waivers: Sequence[Waiver]) -> None:

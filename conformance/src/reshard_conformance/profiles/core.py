@@ -44,6 +44,7 @@ EXACT = Drawn(
     draws=scripts,
     judge=judge_bytes,
     steered=True,
+    traced=False,
 )
 
 
