@@ -44,9 +44,12 @@ def run(rank: int, rendezvous: str) -> None:
     dst.zero_()
     xferdtensor_python_impl(src, mesh, src.placements, dst, mesh, dst.placements, dist.group.WORLD)
     show("drop-in", dst)
+
+    restripe.clear_caches()  # gives back the communicators that restripe made; collective like the calls above
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
+    mp.set_forkserver_preload(["restripe"])  # import torch once, not twice
     with TemporaryDirectory() as directory:
-        mp.spawn(run, (f"file://{directory}/store",), nprocs=2)
+        mp.start_processes(run, (f"file://{directory}/store",), nprocs=2, start_method="forkserver")

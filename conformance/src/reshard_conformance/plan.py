@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from reshard_conformance.contract import Profile
+from reshard_conformance.models import MAPPINGS
 from reshard_conformance.profiles import PROPERTIES
 from reshard_conformance.search import Property
 
@@ -18,6 +19,7 @@ SIZES = {"sim": tuple(range(1, 9)), "gloo": tuple(range(2, 9))}
 #: Chunks, rounds a chunk and examples a round of quick, by property and world.
 AMOUNTS = {
     "exact": {"sim": (40, 8, 40), "gloo": (6, 3, 25)},
+    "models": {"sim": (len(MAPPINGS), 1, 1), "gloo": (0, 0, 0)},
 }
 #: The same for all other properties.
 FEW = {"sim": (1, 1, 60), "gloo": (1, 1, 8)}
