@@ -11,11 +11,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "refit_checkpoint.py"
+DOCS = Path(__file__).parents[3] / "docs"
+EXAMPLE = DOCS / "examples" / "refit_checkpoint.py"
 
 
-def refit(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLE), *arguments]
+def refit(*arguments: str, example: Path = EXAMPLE) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(example), *arguments]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
@@ -25,6 +26,7 @@ def test_every_byte_of_a_sentence_model_arrives() -> None:
     done = refit()
     assert done.returncode == 0, done.stderr
     assert done.stdout == "104 tensors, 90.9 MB: every byte of every shard as in the file\n"
+    assert f"    {done.stdout}" in (DOCS / "guides" / "refit.md").read_text()
 
 
 @pytest.mark.requirement("RS-EXACT-3", "RS-LAYOUT-7", "RS-LAYOUT-8")
@@ -49,14 +51,10 @@ def test_a_wrong_byte_ends_the_example_with_an_error(tmp_path: Path) -> None:
     file = tmp_path / "one.safetensors"
     save_file({"weight": torch.arange(12.0).reshape(3, 4)}, file)
     broken = tmp_path / "broken.py"
-    lie = "weights = {name: shard(tensor + 1, layouts[name], rank) for name"
-    text = EXAMPLE.read_text()
-    honest = lie.replace("tensor + 1", "tensor")
+    text, honest = EXAMPLE.read_text(), "weights = {name: shard(tensor, layouts[name], rank)"
     assert text.count(honest) == 1
-    broken.write_text(text.replace(honest, lie))
-    command = [sys.executable, str(broken), str(file)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    broken.write_text(text.replace(honest, honest.replace("tensor,", "tensor + 1,")))
+    done = refit(str(file), example=broken)
     assert done.returncode != 0
     assert "1 tensors are not as in the file, weight among them" in done.stderr
     assert done.stdout == ""
