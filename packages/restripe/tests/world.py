@@ -85,5 +85,5 @@ class World:
         for log in self._logs:
             log.take()
 
-    def _stuck(self, waiting: dict[int, str]) -> None:
+    def _stuck(self, waiting: dict[int, str], *_: object) -> None:
         self._fabric.fail(f"deadlock: {waiting}")

@@ -17,6 +17,7 @@ from restripe.errors import PRECEDENCE, AgreementError, DtypeError, MissingTenso
 from restripe.layout import Layout, Mesh
 
 PLANNER = 1  # raised when the same arguments plan otherwise than before
+CLEAR = b'{"told": {"call": "clear"}}'
 
 
 @dataclass(frozen=True)

@@ -122,9 +122,11 @@ class State:
         self, communicator: Communicator, fault: ReshardError | None, what: dict[str, Any], options: Options
     ) -> list[dict[str, Any]]:
         record = agreement.record(fault, what, self.calls, options.staging_bytes)
+        return agreement.compare(self._gather(communicator, record))
+
+    def _gather(self, communicator: Communicator, record: bytes) -> list[bytes]:
         with self._tearing():
-            records = communicator.exchange(record)
-        return agreement.compare(records)
+            return communicator.exchange(record)
 
     @contextmanager
     def _tearing(self) -> Iterator[None]:
@@ -201,7 +203,17 @@ class State:
         return self._replicas[key]
 
     def clear(self) -> None:
-        """Drop plans, agreements and every communicator made for the group; collective, unless a call failed halfway."""
+        """Drop plans, agreements and every communicator made for the group; collective, unless a call failed halfway.
+
+        A clear is a call like others, so that ranks that clear alone find out from what the others exchange, and nothing
+        is dropped then. It tells no call number: a clear on all ranks brings ranks that are out of step together again.
+        """
+        if self._base is not None and not self.torn:
+            self.calls += 1
+            agreement.compare(self._gather(self._base, agreement.CLEAR))
+        self._release()
+
+    def _release(self) -> None:
         made, self._made = self._made, []
         torn = self.torn
         self.calls, self.torn = 0, False
@@ -219,7 +231,7 @@ class State:
     def abort(self) -> None:
         """Release everything without waiting for any other rank."""
         self.torn = True
-        self.clear()
+        self._release()
 
 
 def _fault(requests: Sequence[Request], plans: Sequence[RankPlan], communicator: Communicator) -> ReshardError | None:
