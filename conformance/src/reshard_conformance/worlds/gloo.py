@@ -22,8 +22,6 @@ from reshard_conformance.worlds.ranks import Closing, Opening, Playing, Trouble,
 __all__ = ["GlooSession", "GlooWorld"]
 
 PRELOAD = ["torch", "torch.distributed.tensor", "reshard_conformance.worlds.ranks"]
-#: Seconds that the other ranks get after one rank has raised.
-GRACE = 4.0
 #: Seconds within which the ranks of a pool have to be ready for a session.
 START = 120.0
 
@@ -64,22 +62,23 @@ class Answers:
         return [answer for answer in self.given.values() if isinstance(answer, RankReport)]
 
     @property
-    def failed(self) -> bool:
-        """Whether a rank answered that it failed."""
-        return any(failed(answer) for answer in self.given.values())
-
-    def troubles(self, limit: float) -> list[str]:
+    def broken(self) -> list[str]:
+        """A sentence for each rank that could not do what it was asked, or is no more."""
         found = [f"rank {answer.rank}: {answer.text}" for answer in self.given.values() if isinstance(answer, Trouble)]
-        found += [f"rank {rank} died with exit code {code}" for rank, code in self.dead.items()]
-        why = f"{GRACE:g} s after another rank had failed" if found or self.failed else f"within {limit:g} s"
-        return found + [f"rank {rank} did not end {why}" for rank in self.late]
+        return found + [f"rank {rank} died with exit code {code}" for rank, code in self.dead.items()]
+
+    def faults(self, limit: float, grace: float) -> list[str]:
+        """What went wrong, the cause first."""
+        ended = self.dead or any(failed(answer) for answer in self.given.values())
+        why = f"{grace:g} s after another rank had failed" if ended else f"within {limit:g} s"
+        return self.broken + raised(self.reports) + [f"rank {rank} did not end {why}" for rank in self.late]
 
 
 class Pool:
     """The rank processes, started when they are first needed."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, grace: float) -> None:
+        self.size, self.grace = size, grace
         self.store: TCPStore | None = None
         self.processes: list[RankProcess] = []
 
@@ -94,7 +93,7 @@ class Pool:
         dead = {rank: self.exit_code(rank) for pipe, rank in pipes.items() if not tell(pipe, message)}
         pipes = {pipe: rank for pipe, rank in pipes.items() if rank not in dead}
         given: dict[int, object] = {}
-        deadline = time.monotonic() + (GRACE if dead else limit)
+        deadline = time.monotonic() + (self.grace if dead else limit)
         while pipes and (ready := wait(list(pipes), max(0.0, deadline - time.monotonic()))):
             for pipe in ready:
                 rank = pipes.pop(pipe)
@@ -103,7 +102,7 @@ class Pool:
                 except (EOFError, OSError):
                     dead[rank] = self.exit_code(rank)
                 if rank in dead or failed(given[rank]):
-                    deadline = min(deadline, time.monotonic() + GRACE)
+                    deadline = min(deadline, time.monotonic() + self.grace)
         return Answers(dict(sorted(given.items())), dead, tuple(sorted(pipes.values())))
 
     def exit_code(self, rank: int) -> int | None:
@@ -122,13 +121,14 @@ class GlooWorld:
     """Ranks as processes. `place` tells where an implementation of a name is, as package.module:attribute.
 
     size: processes of the pool. limit: seconds after which a step counts as hanging.
+    grace: seconds that the other ranks get after one rank has raised.
     """
 
     name = "gloo"
 
-    def __init__(self, place: Callable[[str], str], size: int = 8, limit: float = 20.0) -> None:
-        self.place, self.max_size, self.limit = place, size, limit
-        self.pool = Pool(size)
+    def __init__(self, place: Callable[[str], str], size: int = 8, limit: float = 20.0, grace: float = 4.0) -> None:
+        self.place, self.max_size, self.limit, self.grace = place, size, limit, grace
+        self.pool = Pool(size, grace)
         self.numbers = count()
         self.busy = False
 
@@ -168,7 +168,9 @@ class GlooSession:
                 return
             self.world.pool.kill()
             if last:
-                raise RuntimeError(f"the ranks of a gloo session do not start: {'; '.join(answers.troubles(START))}")
+                raise RuntimeError(
+                    f"the ranks of a gloo session do not start: {'; '.join(answers.faults(START, self.world.grace))}"
+                )
 
     def play(self, step: Step, *, check: str | None = None, lockstep: bool = False, memory: bool = False) -> Outcome:
         """Let every rank make the step, and judge what they report.
@@ -191,8 +193,8 @@ class GlooSession:
     def judge(self, step: Step, answers: Answers) -> Outcome:
         if answers.whole:
             return judge(step, answers.reports)
-        faults = (*raised(answers.reports), *answers.troubles(self.world.limit))
-        return Outcome("hang" if answers.late else "fail", faults, tuple(answers.reports))
+        faults = answers.faults(self.world.limit, self.world.grace)
+        return Outcome("hang" if answers.late else "fail", tuple(faults), tuple(answers.reports))
 
     def renew(self, *, alive: bool) -> None:
         """Start over with new groups, and with new processes where some rank does not answer."""

@@ -1,0 +1,185 @@
+"""Implementations that do one odd thing each, for rank processes to load by name: `strange:dying` and so on."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from reshard_conformance.contract import Claims, Level, Profile
+from reshard_golden import reshard
+
+
+class Strange:
+    """Golden, but for what a subclass does first."""
+
+    version = "0"
+    claims = Claims(Level.L3, frozenset({Profile.CORE}))
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__.lower()
+
+    def reshard(self, *arguments: Any) -> None:
+        self.first(arguments[6])
+        reshard(*arguments)
+
+    def first(self, group: Any) -> None:
+        """What happens before golden's call."""
+
+    def clear_caches(self, group: Any) -> None:
+        """Nothing is kept."""
+
+    def error_kind(self, exception: BaseException) -> str | None:
+        return "layout" if isinstance(exception, ZeroDivisionError) else None
+
+
+class Looping(Strange):
+    def first(self, group: Any) -> None:
+        while group.rank == 1:
+            pass
+
+
+class Waiting(Strange):
+    def first(self, group: Any) -> None:
+        if group.rank == 1:
+            threading.Event().wait()
+
+
+class Dying(Strange):
+    def first(self, group: Any) -> None:
+        if group.rank == 1:
+            os._exit(3)
+
+
+class Raising(Strange):
+    def first(self, group: Any) -> None:
+        if group.rank == 1:
+            raise ZeroDivisionError("odd one out")
+
+
+class Exiting(Strange):
+    def first(self, group: Any) -> None:
+        raise SystemExit("bye")
+
+
+class Plain(Strange):
+    """Works through the torch process group, and finds out whether the trace is judged."""
+
+    def first(self, group: Any) -> None:
+        total = torch.tensor([group.rank])
+        dist.all_reduce(total, group=group.process_group)
+        expect([dist.get_world_size(group.process_group), total.item()], [group.size, sum(range(group.size))])
+        expect(group.traced, False)
+
+
+class Probe(Strange):
+    """Holds the group's communicator to the transport protocol."""
+
+    def first(self, group: Any) -> None:
+        communicator = group.communicator
+        expect([group.rank, group.size], [communicator.rank, communicator.size])
+        expect(group.traced, True)
+        for check in (messages, dropped, staged, gathers, broadcasts, exchanges, splits):
+            check(communicator)
+
+
+def expect(actual: object, expected: object) -> None:
+    if actual != expected:
+        raise AssertionError(f"expected {expected!r}, got {actual!r}")
+
+
+def row(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.uint8)
+
+
+def messages(communicator: Any) -> None:
+    rank, size = communicator.rank, communicator.size
+    first, second = row(0), row(0, 0)
+    with communicator.group():
+        communicator.recv(first, (rank - 1) % size)
+        communicator.send(row(rank), (rank + 1) % size)
+        communicator.recv(second, (rank - 1) % size)
+        communicator.send(row(rank, 7), (rank + 1) % size)
+    expect([*first.tolist(), *second.tolist()], [(rank - 1) % size, (rank - 1) % size, 7])
+
+
+def dropped(communicator: Any) -> None:
+    """A group that ends by an exception submits nothing."""
+    with suppress(KeyError), communicator.group():
+        communicator.send(row(9, 9, 9), (communicator.rank + 1) % communicator.size)
+        raise KeyError
+    messages(communicator)
+
+
+def staged(communicator: Any) -> None:
+    """What a group sends is read at its end."""
+    rank, size = communicator.rank, communicator.size
+    staging, got = row(1), row(0)
+    with communicator.group():
+        communicator.send(staging, (rank + 1) % size)
+        communicator.recv(got, (rank - 1) % size)
+        staging.fill_(2)
+    expect(got.tolist(), [2])
+
+
+def gathers(communicator: Any) -> None:
+    rank, size = communicator.rank, communicator.size
+    output = row(*[255] * 2 * size)
+    mine = output[2 * rank : 2 * rank + 2].copy_(row(rank, 5))
+    communicator.all_gather(output, mine)
+    expect(output.tolist(), [value for other in range(size) for value in (other, 5)])
+    other = row(*[0] * size)
+    communicator.all_gather(other, row(rank + 1))
+    expect(other.tolist(), [*range(1, size + 1)])
+
+
+def broadcasts(communicator: Any) -> None:
+    buffers = [row(communicator.rank, root) for root in range(communicator.size)]
+    with communicator.group():
+        for root, buffer in enumerate(buffers):
+            communicator.broadcast(buffer, root)
+    expect([buffer.tolist() for buffer in buffers], [[root, root] for root in range(communicator.size)])
+
+
+def exchanges(communicator: Any) -> None:
+    records = communicator.exchange(b"x" * communicator.rank)
+    expect(records, [b"x" * rank for rank in range(communicator.size)])
+
+
+def splits(communicator: Any) -> None:
+    """The last rank stands aside; the others join in reversed order, and the lonely one makes a group of its own."""
+    rank, size = communicator.rank, communicator.size
+    child = communicator.split(None if rank == size - 1 else 3, -rank)
+    expect(child is None, rank == size - 1)
+    if child is not None:
+        expect([child.rank, child.size], [size - 2 - rank, size - 1])
+        gathers(child)
+        child.finalize()
+        child.destroy()
+        refused(lambda: child.broadcast(row(1), 0))
+        refused(child.destroy)
+    twin = communicator.split(0, 5)
+    expect([twin.rank, twin.size], [rank, size])
+    twin.abort()
+
+
+def refused(call: Any) -> None:
+    try:
+        call()
+    except RuntimeError:
+        return
+    raise AssertionError("expected a RuntimeError")
+
+
+looping = Looping()
+waiting = Waiting()
+dying = Dying()
+raising = Raising()
+exiting = Exiting()
+plain = Plain()
+probe = Probe()
