@@ -17,7 +17,10 @@ from typing import TypeAlias
 from reshard_conformance.cases import DTYPES, Case, Side, read_placement
 from reshard_conformance.contract import Level
 
-__all__ = ["CLASSES", "NCCL_DTYPES", "Class", "Coverage", "Geometry", "SideGeometry", "chunks", "level"]
+__all__ = [
+    *("CLASSES", "NCCL_DTYPES", "Box", "Class", "Coverage", "Geometry", "SideGeometry"),
+    *("chunks", "common", "elements", "is_contiguous", "level"),
+]
 
 Interval: TypeAlias = tuple[int, int]
 Box: TypeAlias = tuple[Interval, ...]
@@ -76,6 +79,18 @@ class SideGeometry:
             if dim is not None:
                 spans[dim] = [piece for whole in spans[dim] for piece in chunks(whole, size)]
         return tuple(spans)
+
+    @cached_property
+    def boxes(self) -> dict[int, Box]:
+        """The box of the global tensor that each rank of the mesh holds."""
+        boxes = {}
+        for rank, coordinate in zip(self.side.ranks, product(*map(range, self.side.mesh_shape)), strict=True):
+            places = [0] * len(self.shape)
+            for index, size, dim in zip(coordinate, self.side.mesh_shape, self.dims, strict=True):
+                if dim is not None:
+                    places[dim] = places[dim] * size + index
+            boxes[rank] = tuple(intervals[place] for intervals, place in zip(self.spans, places, strict=True))
+        return boxes
 
     @property
     def shards(self) -> Iterator[Box]:

@@ -32,9 +32,9 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         del types
-        given = {storage_id(tensor) for tensor in tensors((args, kwargs))}
+        given = {id_of(storage) for storage in storages((args, kwargs))}
         result = func(*args, **(kwargs or {}))
-        made = [tensor.untyped_storage() for tensor in tensors(result) if storage_id(tensor) not in given]
+        made = [storage for storage in storages(result) if id_of(storage) not in given]
         if made:
             self.count(made)
         return result
@@ -55,12 +55,11 @@ class Known:
         self.freed: Callable[[], bool] = StorageWeakRef(storage).expired  # type: ignore[no-untyped-call]  # torch's
 
 
-def tensors(tree: object) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def storage_id(tensor: torch.Tensor) -> int:
-    return id_of(tensor.untyped_storage())
+def storages(tree: object) -> list[torch.UntypedStorage]:
+    """The storages of all tensors in the tree, and those that are in it by themselves."""
+    leaves = tree_leaves(tree)
+    bare = [leaf for leaf in leaves if isinstance(leaf, torch.UntypedStorage)]
+    return bare + [leaf.untyped_storage() for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def id_of(storage: torch.UntypedStorage) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from reshard_conformance.profiles import core, mappings
+from reshard_conformance.profiles import batch, core, efficient, mappings
 from reshard_conformance.search import Property
 
 __all__ = ["PROPERTIES"]
 
-PROPERTIES: dict[str, Property] = {prop.name: prop for prop in (*core.PROPERTIES, *mappings.PROPERTIES)}
+PROPERTIES: dict[str, Property] = {
+    prop.name: prop for prop in (*core.PROPERTIES, *mappings.PROPERTIES, *efficient.PROPERTIES, *batch.PROPERTIES)
+}
