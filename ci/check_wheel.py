@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch.distributed.tensor import Shard
-from torch.multiprocessing.spawn import spawn
 
 import restripe
 from restripe.xferdtensor_python import clear_xferdtensor_python_caches, xferdtensor_python_impl
@@ -71,7 +71,7 @@ def main() -> None:
     if company:
         raise SystemExit(f"expected restripe to load with torch alone, got {sorted(company)}")
     with TemporaryDirectory() as directory:
-        spawn(run, (f"file://{directory}/store",), nprocs=2)  # type: ignore[no-untyped-call]
+        mp.spawn(run, (f"file://{directory}/store",), nprocs=2)
     sys.stdout.write(f"restripe {restripe.__version__} reshards from its wheel\n")
 
 
