@@ -28,7 +28,7 @@ def mix(index: torch.Tensor, seed: int, bits: int) -> torch.Tensor:
     """Scramble int64 indices below 2**bits into words of that many bits; different indices give different words."""
     mask = signed((1 << bits) - 1)
     half = bits // 2
-    words = (index + signed(seed * ODD)) * signed(ODD)
+    words = (index + signed(seed * ODD + MIXERS[0])) * signed(ODD)
     for mixer in MIXERS:
         words = words.bitwise_and_(mask)
         high = (words >> half).bitwise_and_((1 << (bits - half)) - 1)
