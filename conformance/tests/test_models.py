@@ -14,6 +14,41 @@ from reshard_conformance.worlds.sim import SimWorld
 
 BY_NAME = {mapping.name: mapping for mapping in MAPPINGS}
 
+# What the ranks of both sides do with each class, said a second time: trainer -> generator, one placement a mesh dim.
+TABLE = {
+    "DP8 to TP8": {
+        "R -> S(0)": ("q", "k", "v", "gate", "up"),
+        "R -> S(1)": ("o", "down"),
+        "R -> R": ("norm", "q and k norm"),
+    },
+    "TP2xDP4 to TP4xDP2": {
+        "R S(0) -> R S(0)": ("q", "k", "v", "gate", "up"),
+        "R S(1) -> R S(1)": ("o", "down"),
+        "R R -> R R": ("norm", "q and k norm"),
+    },
+    "EP8xPP2 to TP8xDP2": {
+        "S(0) -> R S(1)": ("gate", "up"),
+        "S(0) -> R S(2)": ("down",),
+        "R -> R S(0)": ("embedding", "q", "head"),
+        "R -> R S(0) R": ("k", "v"),
+        "R -> R S(1)": ("o",),
+        "R -> R R": ("norm", "q and k norm", "router"),
+    },
+    "EP4xDP2 to TP4xEP1xDP2": {
+        "R S(0) -> R S(1)": ("gate", "up"),
+        "R S(0) -> R S(2)": ("down",),
+        "R R -> R S(0)": ("embedding", "q", "head"),
+        "R R -> R S(0) R": ("k", "v"),
+        "R R -> R S(1)": ("o",),
+        "R R -> R R": ("norm", "q and k norm", "router"),
+    },
+    "EP4xETP2 to EP8": {
+        "S(0) S(1) -> S(0)": ("gate", "up"),
+        "S(0) S(2) -> S(0)": ("down",),
+        "R R -> R": ("embedding", "q", "k", "v", "o", "norm", "q and k norm", "router", "head"),
+    },
+}
+
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[SimWorld]:
@@ -57,6 +92,18 @@ def test_every_class_of_every_mapping_is_a_case_and_twice_where_two_stages_have_
         "EP4xDP2 to TP4xEP1xDP2": 12,
         "EP4xETP2 to EP8": 12,
     }
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS, ids=lambda mapping: mapping.name)
+def test_placements_are_those_of_the_table(mapping: Mapping) -> None:
+    wanted = {name: way for way, names in TABLE[mapping.name].items() for name in names}
+    found = {
+        case.name.removeprefix(f"{mapping.name}: ").partition(", stage")[0]: " ".join(
+            (*case.src.placements, "->", *case.dst.placements)
+        )
+        for case in cases(mapping)
+    }
+    assert found == wanted
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS, ids=lambda mapping: mapping.name)
