@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -108,7 +109,7 @@ def _request(
             raise MissingTensorError(f"no layout of {side} is known: pass {side}_layout= where {side} is no DTensor")
     given = read(src[0]), read(dst[0])
     known = known_shape(shape, given)
-    found = layouts([group_mesh(src[1], group), group_mesh(dst[1], group)], [src[2], dst[2]], known, size)
+    found = layouts([src[1], dst[1]], [src[2], dst[2]], known, size, partial(group_mesh, group))
     if known is None:
         raise MissingTensorError(
             "no global shape is known: an idle rank, or one with plain local tensors, must pass shape="
@@ -120,11 +121,11 @@ def _request(
     return Request(Whole("tensor", whole, dtype, *(counted(layout, len(whole)) for layout in found)), *given)
 
 
-def group_mesh(mesh: Any, group: Any) -> Any:
-    """A DeviceMesh holds global ranks: for a torch process group they become the group's ranks."""
+def group_mesh(group: Any, mesh: Any) -> Mesh:
+    """The mesh in ranks of the group. A DeviceMesh holds global ranks: for a torch process group they are translated."""
     if isinstance(mesh, DeviceMesh) and isinstance(group, dist.ProcessGroup):
         return Mesh.from_device_mesh(mesh, group)
-    return mesh
+    return Mesh.of(mesh)
 
 
 class Resharder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -96,9 +96,14 @@ _ABSENT: Any = object()
 
 
 def read(tensor: Any) -> Given:
-    """Read a DTensor, a reference with `_local_tensor` or `to_local()`, a plain local tensor, or None."""
+    """Read a DTensor, a reference with `_local_tensor` or `to_local()`, a plain local tensor, or None.
+
+    On a rank outside its mesh a DTensor has an empty local tensor that stands for none.
+    """
     if tensor is None:
         return Given(None, None, None)
+    if isinstance(tensor, DTensor) and tensor.device_mesh.get_coordinate() is None:
+        return Given(tuple(tensor.shape), tensor.dtype, None)
     if isinstance(tensor, torch.Tensor) and not isinstance(tensor, DTensor):
         return Given(None, tensor.dtype, settle(tensor))
     try:
@@ -119,7 +124,11 @@ def known_shape(shape: Iterable[int] | None, sides: Sequence[Given]) -> tuple[in
 
 
 def layouts(
-    meshes: Sequence[Any], placements: Sequence[Sequence[Placement]], shape: tuple[int, ...] | None, size: int
+    meshes: Sequence[Any],
+    placements: Sequence[Sequence[Placement]],
+    shape: tuple[int, ...] | None,
+    size: int,
+    mesh_of: Callable[[Any], Mesh] = Mesh.of,
 ) -> list[Layout]:
     """The layouts of both sides; of several faults the one that stands first in the table of errors is raised."""
     for side, kinds in zip(SIDES, placements, strict=True):
@@ -134,7 +143,7 @@ def layouts(
     found = []
     for side, mesh, kinds in zip(SIDES, meshes, placements, strict=True):
         with about(f"{side} layout"):
-            found.append(Layout(Mesh.of(mesh), tuple(kinds)))
+            found.append(Layout(mesh_of(mesh), tuple(kinds)))
             check_ranks(found[-1].mesh, size)
     return found
 

@@ -302,4 +302,4 @@ def default_group() -> dist.ProcessGroup:
 
 def default_check(group: Any) -> Check:
     """When calls on the group exchange records unless they say otherwise: its `check`, or the environment's RESTRIPE_CHECK."""
-    return getattr(group, "check", None) or os.environ.get("RESTRIPE_CHECK", "first")  # type: ignore[return-value]
+    return getattr(group, "check", None) or os.environ.get("RESTRIPE_CHECK") or "first"  # type: ignore[return-value]
