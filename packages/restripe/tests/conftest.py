@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from reshard_conformance.worlds.baton import Pool
 
 from .world import World

@@ -138,7 +138,7 @@ def test_ranks_that_say_different_things_of_one_item(other: Item, kind: type[Res
 @pytest.mark.requirement("RS-ERROR-4", "RS-ERROR-12")
 @pytest.mark.parametrize(("side", "layout"), [("source", "dst"), ("destination", "src")])
 def test_an_item_with_a_side_that_no_rank_names(side: str, layout: str) -> None:
-    half = Item("w", (4,), torch.int8, **{layout: ROWS})  # type: ignore[arg-type]
+    half = Item("w", (4,), torch.int8, **{layout: ROWS})
     with pytest.raises(MissingTensorError, match=rf"item 'w'.*{side} layout"):
         merged([], [half])
 
@@ -161,5 +161,6 @@ def test_a_prepare_meets_no_other_call(one: bytes, other: bytes, text: str) -> N
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float8_e4m3fn, torch.uint64, torch.complex32])
 def test_items_pass_through_an_exchange_unchanged(dtype: torch.dtype) -> None:
-    sent = Item("w", (0, 1, 6), dtype, src=Layout(Mesh((2, 2), (3, 1, 0, 2)), (Replicate(), Shard(2))), dst=ROWS)
-    assert merged([sent], []) == [Whole(sent.name, sent.shape, dtype, sent.src, sent.dst)]
+    src = Layout(Mesh((2, 2), (3, 1, 0, 2)), (Replicate(), Shard(2)))
+    sent = Item("w", (0, 1, 6), dtype, src, ROWS)
+    assert merged([sent], []) == [Whole(sent.name, sent.shape, dtype, src, ROWS)]

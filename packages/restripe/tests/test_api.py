@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
-from reshard_conformance.memory import Meter
-from reshard_conformance.trace import balance, symmetry
 from torch.distributed.tensor import Partial, Shard
 
 import restripe
-from restripe import Item, Layout, Mesh, Resharder, TensorRef
+from reshard_conformance.trace import balance, symmetry
+from restripe import Item, Layout, Mesh, Resharder
 from restripe.errors import (
     AgreementError,
     DtypeError,
@@ -28,7 +26,7 @@ from restripe.errors import (
 from restripe.group import state
 
 from .conftest import Worlds
-from .moves import Move, Side, bits, drawn
+from .moves import Move, Side, bits
 from .views import permuted
 from .world import Group, World
 
@@ -230,11 +228,7 @@ def items(moves: dict[str, Move], rank: int) -> list[Item]:
     """What a rank knows: the sides whose meshes it is in."""
     found = []
     for name, move in moves.items():
-        sides = {
-            key: side.layout
-            for key, side in (("src", move.src), ("dst", move.dst))
-            if rank in side.layout.mesh
-        }
+        sides = {key: side.layout for key, side in (("src", move.src), ("dst", move.dst)) if rank in side.layout.mesh}
         found += [Item(name, move.shape, move.dtype, **sides)] if sides else []
     return found
 

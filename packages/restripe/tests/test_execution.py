@@ -12,7 +12,7 @@ from restripe.planning import Reason, plan
 
 from .conftest import Worlds
 from .moves import Maker, Move, Side, bits, contiguous, poisoned
-from .views import LAZY, VIEWS, guarded, permuted, sliced, strided
+from .views import LAZY, VIEWS, guarded, permuted, strided
 from .world import Group
 
 MOVES = {
@@ -122,12 +122,16 @@ def sliced_scalar(tensor: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.requirement("RS-EXACT-10")
 @pytest.mark.parametrize("side", ["source", "destination"])
-def test_pending_collectives_are_waited_for(
-    worlds: Worlds, side: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pending_collectives_are_waited_for(worlds: Worlds, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[int] = []
-    monkeypatch.setattr(_functional_collectives, "wait_tensor", lambda elem: waited.append(elem.data_ptr()) or elem)
-    move = replace(MOVES[Reason.POINT], **{side: VIEWS["pending"]})
+
+    def wait(elem: torch.Tensor) -> torch.Tensor:
+        waited.append(elem.data_ptr())
+        return elem
+
+    monkeypatch.setattr(_functional_collectives, "wait_tensor", wait)
+    move = replace(MOVES[Reason.POINT])
+    setattr(move, side, VIEWS["pending"])
 
     def body(group: Group) -> None:
         src, dst = move.hand(group.rank)

@@ -6,22 +6,22 @@ import gc
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from reshard_conformance.trace import balance, symmetry
 
 import restripe
+from reshard_conformance.trace import balance, symmetry
 from restripe import group as module
-from restripe.errors import AgreementError, DtypeError, LayoutError, MissingTensorError, ReshardError, ShapeError
+from restripe import planning
+from restripe.errors import LayoutError
 from restripe.group import Options, state, states
 
 from .conftest import Worlds
-from .moves import Move, Side, bits
-from .world import Group, World
+from .moves import Move, Side
+from .world import Group
 
 POINT = Move((4, 6), Side([0, 1], (0,)), Side([2], (None,)))
 REPLICAS = Side([[1, 2], [0, 3]], (0, None))
@@ -49,11 +49,10 @@ class Plain:
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A weak table of the test's own: clearing everything must not reach the ranks of other tests."""
     monkeypatch.setattr(module, "_states", weakref.WeakKeyDictionary())
     monkeypatch.setattr(module, "_orphans", deque())
-    yield
 
 
 def clear(group: Group) -> None:
@@ -70,7 +69,7 @@ def used(name: str, log: list[str]) -> Plain:
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes that are planned from now on."""
     shapes: list[tuple[int, ...]] = []
-    plan = module.plan
+    plan = planning.plan
 
     def counting(src: Any, dst: Any, shape: tuple[int, ...], rank: int, turn: int = 0) -> Any:
         shapes.append(shape)
@@ -215,7 +214,9 @@ def test_a_group_with_another_communicator_starts_over_and_releases_both(worlds:
         group.communicator = communicator
     world.forget()
     SPLIT.run(world)
-    assert all(["exchange", "split"] == [op for op in world.ops(rank) if op in {"exchange", "split"}] for rank in range(4))
+    assert all(
+        [op for op in world.ops(rank) if op in {"exchange", "split"}] == ["exchange", "split"] for rank in range(4)
+    )
     assert {event.communicator.partition("/")[0] for log in world.events.values() for event in log} == {"1"}
     world.run(clear)
     destroyed = [[event.communicator for event in log if event.op == "destroy"] for log in world.events.values()]
@@ -248,7 +249,7 @@ def test_a_collected_group_only_queues_its_release(elsewhere: bool) -> None:
     log: list[str] = []
     held = [used("a", log)]
     if elsewhere:
-        thread = threading.Thread(target=lambda: (held.clear(), gc.collect()))
+        thread = threading.Thread(target=held.clear)
         thread.start()
         thread.join()
     held.clear()

@@ -1,0 +1,63 @@
+"""Real gloo between four processes: the transport protocol, groups whose ranks are not the global ones, and clears."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import runpy
+from pathlib import Path
+
+import pytest
+
+SIZE = 4
+Reports = dict[int, dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What each rank tells of each scenario: nothing, or what went wrong."""
+    folder = tmp_path_factory.mktemp("gloo")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed.tensor"])
+    script = str(Path(__file__).parent / "ranks.py")
+    ranks = []
+    for rank in range(SIZE):
+        given = {"RANK": rank, "SIZE": SIZE, "STORE": str(folder / "store"), "REPORT": str(folder / f"{rank}.json")}
+        ranks.append(context.Process(target=runpy.run_path, args=(script, given, "__ranks__"), daemon=True))
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(80)
+        if process.is_alive():
+            process.kill()
+    return {rank: json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(SIZE)}
+
+
+def held(reports: Reports, scenario: str) -> None:
+    wrong = {rank: report[scenario] for rank, report in reports.items() if report[scenario]}
+    assert not wrong, "\n".join(f"rank {rank}: {text}" for rank, text in wrong.items())
+
+
+@pytest.mark.parametrize("scenario", ["protocol", "splits", "nothing_on_an_exception"])
+def test_the_transport_protocol_over_gloo(reports: Reports, scenario: str) -> None:
+    held(reports, scenario)
+
+
+@pytest.mark.requirement("RS-UPSTREAM-3", "RS-CACHE-7")
+def test_the_default_group_stands_for_none(reports: Reports) -> None:
+    held(reports, "default_group")
+
+
+@pytest.mark.requirement("RS-UPSTREAM-3", "RS-UPSTREAM-13")
+def test_device_meshes_in_a_subgroup(reports: Reports) -> None:
+    held(reports, "subgroup")
+
+
+@pytest.mark.requirement("RS-UPSTREAM-13", "RS-AGREE-1")
+def test_device_meshes_with_ranks_outside_the_group(reports: Reports) -> None:
+    held(reports, "strangers_of_a_group")
+
+
+@pytest.mark.requirement("RS-CACHE-10", "RS-AGREE-3")
+def test_clears_on_one_rank_only(reports: Reports) -> None:
+    held(reports, "clears_that_differ")

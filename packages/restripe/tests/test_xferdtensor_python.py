@@ -1,0 +1,294 @@
+"""The drop-in: upstream's names, what it takes by duck type, and what of upstream's behaviour shows on the wire."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from reshard_conformance.trace import Event
+from restripe.errors import LayoutError, MissingTensorError
+from restripe.xferdtensor_python import clear_xferdtensor_python_caches, xferdtensor_python_impl
+
+from .conftest import Worlds
+from .moves import Move, Side
+from .world import Group, World
+
+MOVE = Move((6, 4), Side([0, 1], (0,)), Side([[2], [3]], (None, 1)))
+
+
+def total(world: World, op: str) -> Counter[int]:
+    """Bytes of the calls of this name, by rank."""
+    return Counter({rank: sum(e.nbytes or 0 for e in log if e.op == op) for rank, log in world.events.items()})
+
+
+def called(world: World, *ops: str) -> list[tuple[int, Event]]:
+    return [(rank, event) for rank, log in world.events.items() for event in log if event.op in ops]
+
+
+@pytest.mark.requirement("RS-UPSTREAM-1")
+def test_the_signatures_are_upstream_s() -> None:
+    names = [
+        "src_tensor",
+        "src_mesh",
+        "src_placement",
+        "dst_tensor",
+        "dst_mesh",
+        "dst_placement",
+        "process_group",
+        "stream",
+    ]
+    parameters = inspect.signature(xferdtensor_python_impl).parameters
+    assert list(parameters) == names
+    assert [name for name in names if parameters[name].default is not inspect.Parameter.empty] == ["stream"]
+    assert parameters["stream"].default is None
+    cleared = inspect.signature(clear_xferdtensor_python_caches).parameters
+    assert [(name, one.default) for name, one in cleared.items()] == [("process_group", None)]
+
+
+@pytest.mark.requirement("RS-UPSTREAM-1")
+def test_the_call_returns_none_and_is_complete(worlds: Worlds) -> None:
+    call: Any = xferdtensor_python_impl
+
+    def body(group: Group) -> object:
+        src, dst = MOVE.hand(group.rank)
+        (out, into), (one, other) = MOVE.references(src, dst), (MOVE.src, MOVE.dst)
+        named = {"process_group": group, "stream": None}
+        result = call(out, one.reference, one.placements, into, other.reference, other.placements, **named)
+        MOVE.judge(group.rank, src, dst)
+        return result
+
+    assert worlds(5).run(body) == [None] * 5
+
+
+def light(mesh: Any, *names: str) -> SimpleNamespace:
+    grid = torch.as_tensor(mesh)
+    return SimpleNamespace(**dict.fromkeys(names, grid), ndim=grid.ndim)
+
+
+@pytest.mark.requirement("RS-UPSTREAM-2")
+@pytest.mark.parametrize("names", [("mesh",), ("_mesh",), ("mesh", "_mesh")])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_meshes_are_read_by_either_name(worlds: Worlds, names: tuple[str, ...], dtype: torch.dtype) -> None:
+    def body(group: Group) -> None:
+        src, dst = MOVE.hand(group.rank)
+        out, into = MOVE.references(src, dst)
+        meshes = [light(torch.tensor(side.mesh, dtype=dtype), *names) for side in (MOVE.src, MOVE.dst)]
+        xferdtensor_python_impl(out, meshes[0], MOVE.src.placements, into, meshes[1], MOVE.dst.placements, group)
+        MOVE.judge(group.rank, src, dst)
+
+    worlds(4).run(body)
+
+
+@pytest.mark.requirement("RS-UPSTREAM-2", "RS-LAYOUT-3")
+def test_references_need_four_names_and_are_left_as_they_are(worlds: Worlds) -> None:
+    def reference(local: torch.Tensor | None) -> SimpleNamespace:
+        return SimpleNamespace(
+            shape=torch.Size(MOVE.shape), dtype=MOVE.dtype, device=torch.device("cpu"), _local_tensor=local
+        )
+
+    def body(group: Group) -> None:
+        src, dst = MOVE.hand(group.rank)
+        idle = src is None and dst is None
+        out = reference(src) if src is not None or idle else None
+        into = reference(dst) if dst is not None or idle else None
+        meshes = MOVE.src.reference, MOVE.dst.reference
+        xferdtensor_python_impl(out, meshes[0], MOVE.src.placements, into, meshes[1], MOVE.dst.placements, group)
+        assert out is None or out._local_tensor is src
+        assert into is None or into._local_tensor is dst
+        MOVE.judge(group.rank, src, dst)
+
+    worlds(5).run(body)
+
+
+@pytest.mark.requirement("RS-UPSTREAM-3")
+def test_a_group_is_anything_with_a_communicator(worlds: Worlds) -> None:
+    world = worlds(4)
+    world.run(MOVE.play)
+    with pytest.raises(LayoutError, match=r"object with a \.communicator, got SimpleNamespace"):
+        MOVE.call(SimpleNamespace(rank=0), None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.requirement("RS-UPSTREAM-4", "RS-TRAFFIC-1", "RS-TRAFFIC-2")
+def test_each_unique_byte_crosses_once_and_holders_serve_themselves(worlds: Worlds) -> None:
+    world = worlds(6)
+    src, dst = Side([[0, 1, 2], [3, 4, 5]], (0, None)), Side([[1, 4], [5, 2]], (0, None))
+    Move((8, 3), src, dst, torch.int8).run(world)
+    held = {1: 6, 4: 0, 5: 6, 2: 0}  # bytes of its own stripe that each receiver holds: rows 0-1, 2-3, 4-5, 6-7
+    assert total(world, "recv") == Counter({0: 0, 3: 0, **{rank: 6 - kept for rank, kept in held.items()}})
+    assert sum(total(world, "send").values()) == 8 * 3 - sum(held.values())
+
+
+@pytest.mark.requirement("RS-UPSTREAM-5")
+def test_holders_share_the_receivers_and_the_calls(worlds: Worlds) -> None:
+    world = worlds(8)
+    move = Move((8, 3), Side([0, 1, 2, 3], (None,)), Side([4, 5, 6, 7], (0,)), torch.int8)
+    senders = []
+    for _ in range(4):
+        world.forget()
+        move.run(world)
+        assert total(world, "send") == Counter({0: 6, 1: 6, 2: 6, 3: 6})
+        senders.append({rank: event.peer for rank, event in called(world, "send")})
+    assert all(len({turn[rank] for turn in senders}) == 4 for rank in range(4))
+
+
+@pytest.mark.requirement("RS-UPSTREAM-5")
+def test_two_worlds_choose_alike(worlds: Worlds) -> None:
+    chosen = []
+    for _ in range(2):
+        world = worlds(8)
+        for _ in range(3):
+            Move((8, 3), Side([3, 1, 2, 0], (None,)), Side([4, 5, 6], (0,)), torch.int8).run(world)
+        chosen.append(world.events)
+    assert chosen[0] == chosen[1]
+
+
+@pytest.mark.requirement("RS-UPSTREAM-6", "RS-UPSTREAM-9")
+@pytest.mark.parametrize(("mesh", "first"), [([[3, 1], [2, 4]], {3, 2}), ([[4, 2], [1, 3]], {4, 1})])
+@pytest.mark.parametrize("shape", [(5, 3), (3, 1)])
+def test_the_member_at_coordinate_0_receives_and_broadcasts(
+    worlds: Worlds, mesh: list[list[int]], first: set[int], shape: tuple[int, ...]
+) -> None:
+    world = worlds(5)
+    Move(shape, Side([0], (None,)), Side(mesh, (0, None)), torch.int8).run(world)
+    assert {rank for rank, _ in called(world, "recv")} == first
+    roots = {rank for rank, event in called(world, "broadcast") if event.rank == event.peer}
+    assert roots == first
+    assert called(world, "all_gather") == []
+
+
+STRIPES = [
+    ((8, 3), Side([0, 1], (0,)), Side([2, 3], (None,)), True),
+    ((8, 3), Side([0, 1], (1,)), Side([2, 3], (None,)), True),  # broken where it lands, whole where it comes from
+    ((7, 3), Side([0, 1], (0,)), Side([2, 3], (None,)), False),  # an uneven dim 0
+    ((4, 6), Side([0, 1, 4], (1,)), Side([[1, 3], [0, 2]], (None, 1)), False),  # broken at both ends
+    ((6, 3), Side([4], (0,)), Side([[0, 1], [2, 3]], (0, None)), False),  # 3 rows a shard for 2 replicas
+    ((5, 3), Side([4], (0,)), Side([[0], [1], [2]], (None, 1)), False),  # 5 rows for 3 replicas
+    ((4, 3), Side([4], (0,)), Side([[0, 1], [2, 3]], (0, None)), True),
+    ((2, 3), Side([4], (0,)), Side([[0, 1], [2, 3], [5, 6]], (0, None)), False),  # 1 row for 2; the last shard is empty
+    ((4, 3), Side([4], (0,)), Side([[0, 1], [2, 3], [5, 6]], (0, None)), True),  # 2, 2 and an empty shard
+]
+
+
+@pytest.mark.requirement("RS-UPSTREAM-7", "RS-UPSTREAM-9")
+@pytest.mark.parametrize(("shape", "src", "dst", "striped"), STRIPES)
+def test_when_a_destination_is_striped(
+    worlds: Worlds, shape: tuple[int, ...], src: Side, dst: Side, striped: bool
+) -> None:
+    world = worlds(7)
+    Move(shape, src, dst, torch.int8).run(world)
+    used = {event.op for _, event in called(world, "all_gather", "broadcast")}
+    assert used == ({"all_gather"} if striped else {"broadcast"})
+
+
+@pytest.mark.requirement("RS-UPSTREAM-7")
+def test_a_rank_s_own_strides_decide_nothing(worlds: Worlds) -> None:
+    def turned(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.t().contiguous().t()
+
+    wires = []
+    for source, destination in ((None, None), (turned, None), (None, turned), (turned, turned)):
+        world = worlds(4)
+        move = Move((8, 3), Side([0, 1], (0,)), Side([2, 3], (None,)), torch.int8)
+        move.source, move.destination = source or move.source, destination or move.destination
+        move.run(world)
+        wires.append(world.events)
+    assert all(wire == wires[0] for wire in wires)
+
+
+class Watched:
+    """A communicator that notes the memory of what it receives and gathers, its splits' too."""
+
+    def __init__(self, inner: Any, seen: dict[str, list[tuple[int, int]]]) -> None:
+        self._inner, self._seen = inner, seen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def recv(self, buffer: torch.Tensor, peer: int, stream: Any = None) -> None:
+        self._seen.setdefault("recv", []).append((buffer.data_ptr(), buffer.nbytes))
+        self._inner.recv(buffer, peer, stream)
+
+    def all_gather(self, output: torch.Tensor, part: torch.Tensor, stream: Any = None) -> None:
+        self._seen.setdefault("output", []).append((output.data_ptr(), output.nbytes))
+        self._seen.setdefault("input", []).append((part.data_ptr(), part.nbytes))
+        self._inner.all_gather(output, part, stream)
+
+    def split(self, color: int | None, key: int) -> Any:
+        made = self._inner.split(color, key)
+        return None if made is None else Watched(made, self._seen)
+
+
+@pytest.mark.requirement("RS-UPSTREAM-8")
+def test_a_stripe_lands_in_the_caller_s_shard_and_is_gathered_in_place(worlds: Worlds) -> None:
+    world = worlds(5)
+    move = Move((6, 5), Side([0, 1], (0,)), Side([4, 2, 3], (None,)), torch.int32)
+
+    def body(group: Group) -> dict[str, list[tuple[int, int]]]:
+        seen: dict[str, list[tuple[int, int]]] = {}
+        group.communicator = Watched(group.communicator, seen)  # type: ignore[assignment]
+        dst = move.play(group)
+        base = 0 if dst is None else dst.data_ptr()
+        return {op: [(place - base, size) for place, size in places] for op, places in seen.items()}
+
+    row = 5 * 4
+    seen = world.run(body)
+    for replica, rank in enumerate([4, 2, 3]):
+        stripe = (2 * replica * row, 2 * row)
+        landed = [(2 * row, row), (3 * row, row)] if replica == 1 else [stripe]
+        assert seen[rank] == {"recv": landed, "output": [(0, 6 * row)], "input": [stripe]}
+
+
+@pytest.mark.requirement("RS-UPSTREAM-9")
+def test_a_tensor_without_dims_goes_to_a_representative(worlds: Worlds) -> None:
+    world = worlds(4)
+    Move((), Side([0, 1], (None,)), Side([3, 2], (None,)), torch.float64).run(world)
+    assert total(world, "recv") == Counter({0: 0, 1: 0, 2: 0, 3: 8})
+    assert {event.op for _, event in called(world, "broadcast", "all_gather")} == {"broadcast"}
+
+
+@pytest.mark.requirement("RS-AGREE-6")
+@pytest.mark.parametrize(("variable", "of_group", "exchanges"), [
+    (None, None, 1), ("always", None, 3), ("off", None, 0), ("off", "always", 3), ("always", "off", 0), ("", None, 1),
+])  # fmt: skip
+def test_the_mode_comes_from_the_group_or_the_environment(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, variable: str | None, of_group: str | None, exchanges: int
+) -> None:
+    monkeypatch.delenv("RESTRIPE_CHECK", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("RESTRIPE_CHECK", variable)
+    world = worlds(4, of_group)
+    for _ in range(3):
+        MOVE.run(world)
+    assert [world.ops(rank).count("exchange") for rank in range(4)] == [exchanges] * 4
+
+
+@pytest.mark.requirement("RS-AGREE-6")
+def test_a_mode_that_does_not_exist_is_refused(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESTRIPE_CHECK", "sometimes")
+    with pytest.raises(LayoutError, match=r"'first', 'always', 'off'.*'sometimes'"):
+        MOVE.run(worlds(4))
+
+
+@pytest.mark.requirement("RS-LAYOUT-3", "RS-ERROR-4")
+def test_an_idle_rank_must_tell_shape_and_dtype(worlds: Worlds) -> None:
+    def body(group: Group) -> None:
+        src, dst = MOVE.hand(group.rank)
+        out, into = MOVE.references(src, dst) if group.rank != 4 else (None, None)
+        meshes = MOVE.src.reference, MOVE.dst.reference
+        xferdtensor_python_impl(out, meshes[0], MOVE.src.placements, into, meshes[1], MOVE.dst.placements, group)
+
+    (text,) = set(worlds(5, "always").refuses(body, MissingTensorError))
+    assert text.startswith("rank 4: no global shape is known")
+
+
+@pytest.mark.requirement("RS-CACHE-5")
+def test_the_drop_in_s_clear_is_restripe_s(worlds: Worlds) -> None:
+    world = worlds(4)
+    Move((4, 3), Side([0], (None,)), Side([2, 3], (None,))).run(world)
+    world.run(clear_xferdtensor_python_caches)
+    assert all(world.ops(rank)[-2:] == ["finalize", "destroy"] for rank in range(4))
