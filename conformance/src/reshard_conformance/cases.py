@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -169,10 +170,10 @@ def to_json(step: Step) -> dict[str, object]:
     fields: dict[str, object] = {"format": 1}
     fields |= {"name": step.name} if step.name else {}
     fields |= {"world_size": step.world_size, "shape": step.shape, "dtype": step.dtype}
-    fields |= {"src": vars(step.src), "dst": vars(step.dst), "expect": step.expect}
+    fields |= {"src": asdict(step.src), "dst": asdict(step.dst), "expect": step.expect}
     fields |= {key: getattr(step, key) for key in ("why", "source") if getattr(step, key)}
     if step.fault is not None:
-        fields["fault"] = {key: value for key, value in vars(step.fault).items() if value is not None}
+        fields["fault"] = {key: value for key, value in asdict(step.fault).items() if value is not None}
     return fields | group_key(step)
 
 

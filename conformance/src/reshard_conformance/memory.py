@@ -52,7 +52,7 @@ class Known:
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self.size = storage.nbytes()
-        self.freed: Callable[[], bool] = StorageWeakRef(storage).expired  # type: ignore[no-untyped-call]  # torch's
+        self.freed: Callable[[], bool] = StorageWeakRef(storage).expired
 
 
 def storages(tree: object) -> list[torch.UntypedStorage]:

@@ -93,6 +93,8 @@ class Player:
 
     def __init__(self, rank: int, implementation: Implementation, host: Host) -> None:
         self.rank, self.implementation, self.host = rank, implementation, host
+        self.agreeing = implementation if isinstance(implementation, Agreeing) else None
+        self.counting = implementation if isinstance(implementation, Counting) else None
         self.groups: dict[int, Group] = {}
         self.golden: Group | None = None
         self.moded: weakref.WeakSet[Group] = weakref.WeakSet()
@@ -164,12 +166,12 @@ class Player:
 
     def set_check(self, group: Group, cases: Sequence[Case], options: Options) -> None:
         """Set the group's mode where one is asked for, or where an earlier step has asked for another."""
-        if not isinstance(self.implementation, Agreeing):
+        if self.agreeing is None:
             return
         faulty = any(case.fault is not None for case in cases)
         mode = "always" if faulty else options.check
         if mode is not None or group in self.moded:
-            self.implementation.set_check(group, mode or "first")
+            self.agreeing.set_check(group, mode or "first")
             self.moded.add(group)
 
     def golden_twin(self, case: Case, sides: tuple[Handed, Handed]) -> Handed:
@@ -184,8 +186,7 @@ class Player:
         return twin
 
     def live(self, group: Group) -> int | None:
-        hook = self.implementation
-        return hook.live_communicators(group) if isinstance(hook, Counting) else None
+        return None if self.counting is None else self.counting.live_communicators(group)
 
     def report(self, failure: Failure | None, wrong: Sequence[str], peak: int | None, live: int | None) -> RankReport:
         events = self.log.take()

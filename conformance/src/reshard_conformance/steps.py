@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from reshard_conformance.contract import KINDS
@@ -98,12 +99,12 @@ class Side:
         expect_placements("placements", self.placements)
         expect_choice("memory", self.memory, MEMORIES)
 
-    @property
+    @cached_property
     def ranks(self) -> tuple[int, ...]:
         """The ranks of the mesh, row-major."""
         return tuple(leaves(self.mesh))
 
-    @property
+    @cached_property
     def mesh_shape(self) -> tuple[int, ...]:
         """The number of ranks along each mesh dim."""
         return mesh_shape(self.mesh) or ()
