@@ -151,10 +151,9 @@ def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     if one.is_contiguous() and other.is_contiguous():
         return True
-    starts, ends = _addresses(one)
-    others, other_ends = _addresses(other)
-    before = torch.searchsorted(others, ends)  # elements of the other that start before each of ours ends
-    reach = other_ends[(before - 1).clamp(min=0)]
+    (starts, length), (others, other_length) = _runs(one), _runs(other)
+    before = torch.searchsorted(others, starts + length)  # runs of the other that start before each of ours ends
+    reach = others[(before - 1).clamp(min=0)] + other_length
     return bool(((before > 0) & (reach > starts)).any())
 
 
@@ -165,17 +164,25 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
         (stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
     ):
         if stride <= reach:
-            starts, ends = _addresses(tensor)
-            return bool((starts[1:] < ends[:-1]).any())
+            starts, length = _runs(tensor)
+            return bool((starts[1:] < starts[:-1] + length).any())
         reach += (size - 1) * stride
     return False
 
 
-def _addresses(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first and one past the last byte address of every element, in ascending order."""
+def _runs(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The first byte address of each run of adjacent elements, in ascending order, and the bytes of a run.
+
+    Runs, not elements: a table of elements would be larger than the tensor.
+    """
     size = tensor.element_size()
-    starts = torch.tensor(tensor.data_ptr(), dtype=torch.int64)
-    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        starts = starts.unsqueeze(-1) + torch.arange(length, dtype=torch.int64) * (stride * size)
-    starts = starts.flatten().sort().values
-    return starts, starts + size
+    dims = sorted(
+        (stride * size, length) for length, stride in zip(tensor.shape, tensor.stride(), strict=True) if length != 1
+    )
+    run = size
+    while dims and dims[0][0] == run:
+        run *= dims.pop(0)[1]
+    starts = torch.tensor([tensor.data_ptr()], dtype=torch.int64)
+    for stride, length in dims:
+        starts = (starts.unsqueeze(-1) + torch.arange(length, dtype=torch.int64) * stride).flatten()
+    return starts.sort().values, run

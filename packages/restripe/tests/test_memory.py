@@ -1,0 +1,107 @@
+"""What a call allocates: never a tensor of the global size, and of staging no more than its budget at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from reshard_conformance.memory import Meter
+
+from restripe import Item, Resharder
+from restripe.planning import plan
+from restripe.staging import Shard
+
+from .conftest import Worlds
+from .moves import Maker, Move, Side, contiguous
+from .views import permuted
+from .world import Group
+
+SMALL = 2048  # bytes of tensors that are no data: the ranks of meshes
+SHAPE = (96, 64)
+MOVES = [
+    Move(SHAPE, Side([0, 1], (0,)), Side([2, 3], (1,))),
+    Move(SHAPE, Side([0, 1], (1,)), Side([2, 3], (0,))),
+    Move(SHAPE, Side([0, 1, 2, 3], (0,)), Side([[3, 2], [1, 0]], (1, 0))),
+    Move(SHAPE, Side([0, 1], (0,)), Side([2, 3], (None,))),
+    Move(SHAPE, Side([0, 1, 2], (1,)), Side([[0, 1], [2, 3]], (None, 1))),
+    Move((97, 64), Side([0, 1, 2, 3], (1,)), Side([3, 0], (None,))),
+    Move(SHAPE, Side([0, 1, 2, 3], (None,)), Side([[3, 0]], (0, 1))),
+    Move((512, 12), Side([0], (None,)), Side([1, 2, 3], (1,))),
+]
+
+
+def staged(move: Move, group: Group, src: torch.Tensor | None, dst: torch.Tensor | None) -> int:
+    """Bytes of the messages of this rank that lie broken in its own tensors, and its shard where that is rebuilt."""
+    mine = plan(move.src.layout, move.dst.layout, move.shape, group.rank)
+    found = 0
+    if src is not None and mine.source is not None:
+        pieces = [piece for message in mine.sends for piece in Shard(src, mine.source).pieces(message.region)]
+        found += sum(piece.nbytes for piece in pieces if not piece.is_contiguous())
+    if dst is not None and mine.destination is not None:
+        rebuilt = mine.fan_out is not None and not dst.is_contiguous()
+        memory = torch.empty(dst.shape, dtype=dst.dtype) if rebuilt else dst
+        pieces = [
+            piece for message in mine.receives for piece in Shard(memory, mine.destination).pieces(message.region)
+        ]
+        found += sum(piece.nbytes for piece in pieces if not piece.is_contiguous()) + rebuilt * dst.nbytes
+    return found
+
+
+@pytest.mark.requirement("RS-TRAFFIC-3")
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("source", [contiguous, permuted])
+@pytest.mark.parametrize("destination", [contiguous, permuted])
+def test_no_more_than_what_is_broken_is_staged(worlds: Worlds, move: Move, source: Maker, destination: Maker) -> None:
+    move = replace(move, source=source, destination=destination)
+
+    def body(group: Group) -> tuple[int, int]:
+        src, dst = move.hand(group.rank)
+        with Meter() as meter:
+            move.call(group, src, dst)
+        move.judge(group.rank, src, dst)
+        return meter.peak, staged(move, group, src, dst)
+
+    for peak, bound in worlds(4).run(body):
+        assert peak <= bound + SMALL
+
+
+@pytest.mark.requirement("RS-TRAFFIC-4", "RS-BATCH-4")
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("budget", [1024, 4096])
+@pytest.mark.parametrize("tensors", [1, 3])
+def test_what_layouts_make_broken_is_staged_within_the_budget(
+    worlds: Worlds, move: Move, budget: int, tensors: int
+) -> None:
+    names = [f"w{number}" for number in range(tensors)]
+
+    def body(group: Group) -> int:
+        items = [Item(name, move.shape, move.dtype, move.src.layout, move.dst.layout) for name in names]
+        refit = Resharder(group, staging_bytes=budget).prepare(items)
+        held = {name: move.hand(group.rank) for name in names}
+        with Meter() as meter:
+            refit.run({name: pair[0] for name, pair in held.items()}, {name: pair[1] for name, pair in held.items()})
+        for pair in held.values():
+            move.judge(group.rank, *pair)
+        return meter.peak
+
+    assert max(worlds(4).run(body)) <= budget + SMALL
+
+
+@pytest.mark.requirement("RS-TRAFFIC-3", "RS-EXACT-11")
+def test_looking_for_shared_elements_takes_no_table_of_elements(worlds: Worlds) -> None:
+    move = Move((64, 128), Side([0, 1], (0,)), Side([1, 0], (0,)))
+
+    def body(group: Group) -> int:
+        memory = torch.zeros(32, 256, dtype=torch.int32)
+        src, dst = memory[:, :128], memory[:, 128:]
+        wanted = move.src.shard(move.whole, group.rank)
+        assert wanted is not None
+        src.copy_(wanted)
+        with Meter() as meter:
+            move.call(group, src, dst)
+        move.judge(group.rank, src, dst)
+        return meter.peak
+
+    shard = 32 * 128 * 4
+    assert max(worlds(2).run(body)) <= 2 * shard + 2 * SMALL
