@@ -5,6 +5,7 @@ Every decision that leads to a collective call follows from the group's call his
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import weakref
@@ -268,9 +269,17 @@ def state(group: Any) -> State:
             ) from error
         if found is None:
             found = _states[group] = State(next(_numbers))
+            if not found.number:
+                atexit.register(_exit)
             # Collecting a group may happen on any thread, where no communicator may be touched: only queue the release.
             weakref.finalize(group, _orphans.append, found).atexit = False
     return found
+
+
+def _exit() -> None:
+    """Release every communicator before the interpreter goes: a transport's threads must not outlive it."""
+    for found in states():
+        found.abort()
 
 
 def release() -> None:
