@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
+from reshard_conformance import registry
 from reshard_conformance.cases import Batch, Case, Destroy, Step, dump
 from reshard_conformance.contract import Implementation, Profile
 from reshard_conformance.coverage import Coverage
@@ -22,7 +23,7 @@ from reshard_conformance.generator import Space
 from reshard_conformance.playing import Outcome, cases_of
 from reshard_conformance.worlds import Session, World
 
-__all__ = ["Bench", "Drawn", "Finding", "Halt", "Property", "Script", "limits", "search"]
+__all__ = ["Bench", "Drawn", "Finding", "Halt", "Property", "Script", "limits", "open_groups", "search", "world_size"]
 
 Script: TypeAlias = tuple[Step, ...]
 
@@ -73,6 +74,11 @@ class Bench:
     def __post_init__(self) -> None:
         self.session: tuple[int, Session] | None = None
         self.coverage = Coverage(self.space.level, self.space.sizes)
+
+    @property
+    def loaded(self) -> Implementation:
+        """The implementation itself, to look up its hooks."""
+        return registry.load(self.implementation) if isinstance(self.implementation, str) else self.implementation
 
     def play(self, script: Script, **options: Any) -> list[Outcome]:
         """Play the steps in order, then destroy their groups; Finding at the first step that does not pass."""
@@ -214,7 +220,7 @@ def world_size(script: Script) -> int:
     return next(step.world_size for step in script if isinstance(step, Case | Batch))
 
 
-def open_groups(script: Script) -> list[int]:
+def open_groups(script: Sequence[Step]) -> list[int]:
     """The groups that are alive after the script, in order of creation."""
     groups: dict[int, None] = {}
     for step in script:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from reshard_conformance.profiles import batch, core, efficient, mappings
+from reshard_conformance.profiles import agreement, batch, core, efficient, lifecycle, mappings
 from reshard_conformance.search import Property
 
 __all__ = ["PROPERTIES"]
 
 PROPERTIES: dict[str, Property] = {
-    prop.name: prop for prop in (*core.PROPERTIES, *mappings.PROPERTIES, *efficient.PROPERTIES, *batch.PROPERTIES)
+    prop.name: prop
+    for prop in (
+        *core.PROPERTIES,
+        *mappings.PROPERTIES,
+        *efficient.PROPERTIES,
+        *batch.PROPERTIES,
+        *lifecycle.PROPERTIES,
+        *agreement.PROPERTIES,
+    )
 }

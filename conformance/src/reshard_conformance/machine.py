@@ -1,0 +1,110 @@
+"""A stateful machine that mixes reshards, refusals, clears, and groups that come and go.
+
+Its rules write a script; at its end the script is played and judged, so that a failure is a file like any other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from hypothesis import seed
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from reshard_conformance.cases import Case, Clear, Destroy, Step
+from reshard_conformance.defects import LAYOUTS, spoiled
+from reshard_conformance.generator import Drawing
+from reshard_conformance.playing import Outcome
+from reshard_conformance.search import Bench, Script, limits, open_groups
+from reshard_conformance.trace import Event, balance
+
+__all__ = ["Machine", "judge_history", "run_machine"]
+
+GROUPS = st.integers(0, 2)
+STEPS = 12
+
+
+class Machine(RuleBasedStateMachine):
+    """Ranks of one world, with up to three groups over all of them."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench, self.space = bench, bench.space
+        self.script: list[Step] = []
+
+    @property
+    def cases(self) -> list[Case]:
+        """The calls so far that were not to be refused."""
+        return [step for step in self.script if isinstance(step, Case) and step.expect == "equal"]
+
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        """A first call, which decides the world size."""
+        self.script.append(Drawing(data.draw, self.space).case())
+        self.space = self.space.at(self.cases[0].world_size)
+
+    @rule(data=st.data(), group=GROUPS)
+    def reshard(self, data: st.DataObject, group: int) -> None:
+        """A new call."""
+        self.script.append(replace(Drawing(data.draw, self.space).case(), group=group))
+
+    @rule(data=st.data(), group=GROUPS)
+    def again(self, data: st.DataObject, group: int) -> None:
+        """An earlier call, perhaps on another group."""
+        self.script.append(replace(data.draw(st.sampled_from(self.cases)), group=group))
+
+    @rule(data=st.data(), group=GROUPS)
+    def refuse(self, data: st.DataObject, group: int) -> None:
+        """A call that every rank refuses; it counts in the history like any other."""
+        drawing = Drawing(data.draw, self.space)
+        good = data.draw(st.sampled_from(self.cases))
+        self.script.append(replace(spoiled(drawing, good, drawing.choose(tuple(LAYOUTS))), group=group))
+
+    @rule(group=GROUPS, times=st.integers(1, 2))
+    def clear(self, group: int, times: int) -> None:
+        """Clear a group, used or not, once or twice."""
+        self.script += [Clear(group=group)] * times
+
+    @rule()
+    def clear_all(self) -> None:
+        """Clear all groups."""
+        self.script.append(Clear(all_groups=True))
+
+    @precondition(lambda self: open_groups(self.script))
+    @rule(data=st.data())
+    def destroy(self, data: st.DataObject) -> None:
+        """End a group; a later call with its number has a new one."""
+        self.script.append(Destroy(data.draw(st.sampled_from(open_groups(self.script)))))
+
+    def teardown(self) -> None:
+        """Play what the rules wrote."""
+        if self.script:
+            judge_history(self.bench, tuple(self.script))
+
+
+def run_machine(bench: Bench, number: int, examples: int) -> None:
+    """Run the machine so many times under the seed; Finding or Halt when a script fails."""
+
+    @seed(number)
+    def make() -> Machine:
+        return Machine(bench)
+
+    run_state_machine_as_test(make, settings=limits(examples, stateful_step_count=STEPS))
+
+
+def judge_history(bench: Bench, script: Script) -> list[Outcome]:
+    """Play the script and end its groups; then every communicator that a split gave has been released once."""
+    outcomes = bench.play(script)
+    whole = (*script, *(Destroy(group) for group in open_groups(script)))
+    events: dict[int, list[Event]] = defaultdict(list)
+    for place, (step, outcome) in enumerate(zip(whole, outcomes, strict=True)):
+        for report in outcome.reports:
+            events[report.rank] += report.events
+            if report.live and not isinstance(step, Case):
+                fault = f"rank {report.rank}: {report.live} communicators are alive after the group was cleared"
+                bench.report(whole[: place + 1], "fail", [fault])
+    faults = balance(events)
+    if faults:
+        bench.report(whole, "fail", faults)
+    return outcomes

@@ -1,0 +1,84 @@
+"""Profile agreement: what ranks do when one of them is at fault, or when they disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from reshard_conformance.cases import Case, Clear
+from reshard_conformance.contract import Profile
+from reshard_conformance.defects import HANDED, LAYOUTS, astray, faulty, misfit
+from reshard_conformance.generator import Drawing, Space
+from reshard_conformance.playing import Outcome
+from reshard_conformance.search import Bench, Drawn, Property, Script
+
+__all__ = ["PROPERTIES"]
+
+
+def several(space: Space) -> Space:
+    """The worlds of at least two ranks, where there are any."""
+    return replace(space, sizes=tuple(size for size in space.sizes if size > 1) or space.sizes)
+
+
+def judge_always(bench: Bench, script: Script) -> None:
+    """Play the script with check="always"."""
+    bench.play(script, check="always")
+
+
+@st.composite
+def repeated(draw: Callable[..., Any], space: Space) -> Script:
+    """One call twice, a clear, and the call again."""
+    case = Drawing(draw, space).case()
+    return case, case, Clear(), case
+
+
+def exchanges(outcome: Outcome) -> list[int]:
+    """How many records each rank exchanged."""
+    return [sum(event.op == "exchange" for event in report.events) for report in outcome.reports]
+
+
+def judge_first(bench: Bench, script: Script) -> None:
+    """With check="first" ranks exchange records at the first call of a kind, and again after a clear, but not between."""
+    counts = [exchanges(outcome) for outcome in bench.play(script, check="first")]
+    for place, agreed in ((0, True), (1, False), (3, True)):
+        wrong = [rank for rank, count in enumerate(counts[place]) if (count > 0) != agreed]
+        if wrong:
+            fault = (
+                f"ranks {wrong}: expected {'a' if agreed else 'no'} exchange of records in call {place} of the script"
+            )
+            bench.report(script[: place + 1], "fail", [fault])
+
+
+def judge_off(bench: Bench, script: Script) -> None:
+    """With check="off" no call exchanges a record."""
+    for place, (step, outcome) in enumerate(zip(script, bench.play(script, check="off"), strict=False)):
+        if isinstance(step, Case) and any(exchanges(outcome)):
+            bench.report(script[: place + 1], "fail", ["records are exchanged in spite of check='off'"])
+
+
+def calls(space: Space) -> st.SearchStrategy[Script]:
+    """Good calls, and ones in which every rank sees the same defect by itself."""
+    return st.one_of(repeated(space), misfit(space, tuple(LAYOUTS)))
+
+
+PROPERTIES: tuple[Property, ...] = (
+    Drawn(
+        "faults",
+        Profile.AGREEMENT,
+        {"RS-AGREE-1": (), "RS-AGREE-3": (), "RS-ERROR-11": ()},
+        lambda space, _: faulty(several(space), tuple(HANDED), everywhere=False),
+        judge_always,
+    ),
+    Drawn(
+        "disagreements",
+        Profile.AGREEMENT,
+        {"RS-AGREE-2": (), "RS-AGREE-3": ()},
+        lambda space, _: astray(several(space)),
+        judge_always,
+    ),
+    Drawn("agrees-first", Profile.AGREEMENT, {"RS-AGREE-4": ()}, lambda space, _: repeated(space), judge_first),
+    Drawn("agrees-never", Profile.AGREEMENT, {"RS-AGREE-5": ()}, lambda space, _: calls(space), judge_off),
+)
