@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
+from tempfile import NamedTemporaryFile
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,39 +20,57 @@ from torch._C._distributed_c10d import TCPStore
 from reshard_conformance.cases import Clear, Step, dump
 from reshard_conformance.contract import Implementation
 from reshard_conformance.playing import Options, Outcome, RankReport, cases_of, check_playable, judge, raised
-from reshard_conformance.worlds.ranks import Closing, Opening, Playing, Trouble, serve
+from reshard_conformance.worlds.ranks import WHERE, Closing, Opening, Playing, Trouble, serve
 
 __all__ = ["GlooSession", "GlooWorld"]
 
 PRELOAD = ["torch", "torch.distributed.tensor", "reshard_conformance.worlds.ranks"]
+#: How many of the innermost frames of a hanging rank are told.
+FRAMES = 4
 #: Seconds within which the ranks of a pool have to be ready for a session.
 START = 120.0
 
 
 class RankProcess:
-    """One process of the pool, and the pipe to it."""
+    """One process of the pool, the pipe to it, and a file in which it says on demand where it is."""
 
     def __init__(self, rank: int, port: int) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
         self.pipe, theirs = context.Pipe()
-        self.process: ForkServerProcess = context.Process(target=serve, args=(rank, port, theirs), daemon=True)
+        self.stack = NamedTemporaryFile("r", encoding="utf-8")  # noqa: SIM115 - closed by kill
+        arguments = (rank, port, theirs, self.stack.name)
+        self.process: ForkServerProcess = context.Process(target=serve, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
+
+    def place(self) -> str:
+        """The innermost frames of the process, "" when it does not tell them within a second."""
+        if self.process.pid is None:
+            return ""
+        os.kill(self.process.pid, WHERE)
+        deadline, text, more = time.monotonic() + 1.0, "", ""
+        while (more or not text) and time.monotonic() < deadline:
+            time.sleep(0.02)
+            more = self.stack.read()
+            text += more
+        frames = re.findall(r'File "(.*)", line (\d+) in (.*)', text)
+        return ", called from ".join(f"{file}:{line} ({name})" for file, line, name in frames[:FRAMES])
 
     def kill(self) -> None:
         self.process.kill()
         self.process.join()
         self.pipe.close()
+        self.stack.close()
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What the ranks of a session answered, by rank; those that died with their exit code; those that are late."""
+    """What the ranks of a session answered, by rank; the exit code of those that died; where those are that are late."""
 
     given: dict[int, object]
     dead: dict[int, int | None]
-    late: tuple[int, ...]
+    late: dict[int, str]
 
     @property
     def whole(self) -> bool:
@@ -71,7 +92,11 @@ class Answers:
         """What went wrong, the cause first."""
         ended = self.dead or any(failed(answer) for answer in self.given.values())
         why = f"{grace:g} s after another rank had failed" if ended else f"within {limit:g} s"
-        return self.broken + raised(self.reports) + [f"rank {rank} did not end {why}" for rank in self.late]
+        return (
+            self.broken
+            + raised(self.reports)
+            + [f"rank {rank} did not end {why}: {place}" for rank, place in self.late.items()]
+        )
 
 
 class Pool:
@@ -103,7 +128,8 @@ class Pool:
                     dead[rank] = self.exit_code(rank)
                 if rank in dead or failed(given[rank]):
                     deadline = min(deadline, time.monotonic() + self.grace)
-        return Answers(dict(sorted(given.items())), dead, tuple(sorted(pipes.values())))
+        late = {rank: self.processes[rank].place() for rank in sorted(pipes.values())}
+        return Answers(dict(sorted(given.items())), dead, late)
 
     def exit_code(self, rank: int) -> int | None:
         process = self.processes[rank].process
@@ -162,7 +188,8 @@ class GlooSession:
         """Open a new session in the ranks; a pool that cannot do so is started once more."""
         for last in (False, True):
             self.world.pool.start()
-            opening = Opening(next(self.world.numbers), self.size, self.place, self.traced, self.world.limit)
+            timeout = self.world.limit + START  # a rank that waits is found by the limit, with its place, not by gloo
+            opening = Opening(next(self.world.numbers), self.size, self.place, self.traced, timeout)
             answers = self.world.pool.ask(self.size, opening, START)
             if answers.whole:
                 return

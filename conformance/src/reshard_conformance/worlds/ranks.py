@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
+import signal
 import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -20,7 +23,10 @@ from reshard_conformance.playing import Options, Player, RankReport, cases_of
 from reshard_conformance.trace import Log, Tracer
 from reshard_conformance.worlds.transport import GlooCommunicator
 
-__all__ = ["Closing", "Opening", "Playing", "Trouble", "serve"]
+__all__ = ["WHERE", "Closing", "Opening", "Playing", "Trouble", "serve"]
+
+#: The signal on which a rank process writes where it is.
+WHERE = signal.SIGUSR1
 
 
 @dataclass(frozen=True)
@@ -131,8 +137,15 @@ class RankServer:
             self.host = None
 
 
-def serve(rank: int, port: int, pipe: Connection) -> None:
-    """Answer the messages of the pipe; port: of the store that all ranks share."""
+def serve(rank: int, port: int, pipe: Connection, stack: str) -> None:
+    """Answer the messages of the pipe. port: of the store that all ranks share. stack: the file for WHERE's answer."""
+    with Path(stack).open("w", encoding="utf-8") as file:
+        faulthandler.register(WHERE, file, all_threads=False)
+        answer_all(rank, port, pipe)
+
+
+def answer_all(rank: int, port: int, pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent, whose end closes the pipe
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # the parent's process shows them where it runs the same code
     server = RankServer(rank, TCPStore("127.0.0.1", port, is_master=False))
