@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from restripe.cuts import Region
 from restripe.planning import FanOut, Message, RankPlan, Reason, plan
@@ -14,6 +14,9 @@ from .drawings import Drawn, box, drawings, larger
 from .judge import Box, Shape, Side, Transfer, WorldPlan, groups, judge, meet, owned, volume
 
 LAYOUTS = 20_000
+
+# 16 columns are chunks of 3, and chunks of 6 cut in halves: only the shorter chunk at the end, of 4, is cut across theirs.
+ODD_END = Drawn(18, (4, 16), Side((6,), tuple(range(6)), (1,)), Side((2, 3, 2), tuple(range(6, 18)), (None, 1, 1)))
 
 
 def owned_region(side: Side, rank: int, shape: Shape) -> Region | None:
@@ -159,12 +162,13 @@ def test_every_pair_of_layouts_obeys_the_laws() -> None:
 
     obey()
     assert len(seen) >= LAYOUTS
-    assert all(kinds[reason] >= LAYOUTS // 100 for reason in Reason), kinds
+    assert all(kinds[reason] >= LAYOUTS // 200 for reason in Reason), kinds
 
 
 @pytest.mark.requirement("RS-UPSTREAM-7")
 @settings(max_examples=500, deadline=None, derandomize=True)
 @given(larger())
+@example(ODD_END)
 def test_the_judge_agrees_about_larger_worlds(drawn: Drawn) -> None:
     """Many chunks a tensor dim, of sizes that share few divisors: striping is decided without walking over them."""
     check_judge(drawn, drawn.plans())
