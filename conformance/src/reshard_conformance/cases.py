@@ -22,6 +22,7 @@ from reshard_conformance.fields import (
 from reshard_conformance.steps import (
     DTYPES,
     MEMORIES,
+    VIEWED,
     Batch,
     Case,
     Clear,
@@ -36,6 +37,7 @@ from reshard_conformance.steps import (
 __all__ = [
     "DTYPES",
     "MEMORIES",
+    "VIEWED",
     "Batch",
     "Case",
     "CaseError",

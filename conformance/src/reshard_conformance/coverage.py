@@ -18,8 +18,18 @@ from reshard_conformance.cases import DTYPES, Case, Side, read_placement
 from reshard_conformance.contract import Level
 
 __all__ = [
-    *("CLASSES", "NCCL_DTYPES", "Box", "Class", "Coverage", "Geometry", "SideGeometry"),
-    *("chunks", "common", "elements", "is_contiguous", "level"),
+    "CLASSES",
+    "NCCL_DTYPES",
+    "Box",
+    "Class",
+    "Coverage",
+    "Geometry",
+    "SideGeometry",
+    "chunks",
+    "common",
+    "elements",
+    "is_contiguous",
+    "level",
 ]
 
 Interval: TypeAlias = tuple[int, int]
@@ -126,10 +136,9 @@ class SideGeometry:
     @property
     def is_strided(self) -> bool:
         """Whether some rank's local tensor is not contiguous in memory."""
-        if 0 in self.shape or self.side.memory == "contiguous":
-            return False
-        wide = [max(high - low for low, high in intervals) > 1 for intervals in self.spans]
-        return sum(wide) > 1 if self.side.memory == "transposed" else any(wide[:-1])
+        wide = [max((high - low for low, high in intervals), default=0) > 1 for intervals in self.spans]
+        strided = {"transposed": sum(wide) > 1, "sliced": any(wide[:-1]), "interleaved": any(wide)}
+        return 0 not in self.shape and strided.get(self.side.memory, False)
 
 
 @dataclass(frozen=True)

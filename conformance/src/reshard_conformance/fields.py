@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 #: Ranks as nested tuples, row-major; the innermost tuples hold ints.
@@ -82,7 +82,7 @@ def expect_no_null(fields: dict[str, Any]) -> None:
             raise CaseError(key, "a value, or no such key", None)
 
 
-def expect_choice(field: str, value: Any, choices: tuple[str, ...]) -> None:
+def expect_choice(field: str, value: Any, choices: Sequence[str]) -> None:
     if not isinstance(value, str) or value not in choices:
         raise CaseError(field, f"one of {', '.join(choices)}", value)
 

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from hypothesis import strategies as st
 
-from reshard_conformance.cases import DTYPES, Case, NestedInts, Side
+from reshard_conformance.cases import DTYPES, VIEWED, Case, NestedInts, Side
 from reshard_conformance.contract import Level
 from reshard_conformance.coverage import CLASSES, NCCL_DTYPES, SideGeometry
 
-__all__ = ["Drawing", "Space", "batches", "cases", "one_of", "scripts"]
+__all__ = ["Drawing", "Space", "batches", "cases", "one_of", "scripts", "viewed"]
 
 T = TypeVar("T")
 Shape: TypeAlias = tuple[int, ...]
@@ -102,6 +102,16 @@ def batches(draw: Callable[..., Any], space: Space) -> tuple[Case, ...]:
     zero = draw(one_of((False, False, True))) and space.level >= Level.L2
     goals = [("a dim of size 0",) if zero and number == 1 else () for number in range(count)]
     return tuple(Drawing(draw, space.at(size), goal).case() for goal in goals)
+
+
+@st.composite
+def viewed(draw: Callable[..., Any], space: Space, src: Sequence[str], dst: Sequence[str]) -> tuple[Case, ...]:
+    """One case whose local tensors are of these kinds (see `Side.memory`), of a dtype that has such views."""
+    drawing = Drawing(draw, space)
+    case, kinds = drawing.case(), (drawing.choose(src), drawing.choose(dst))
+    dtypes = [dtype for dtype in DTYPES if all(dtype in VIEWED.get(kind, DTYPES) for kind in kinds)]
+    dtype = case.dtype if case.dtype in dtypes else drawing.choose(dtypes)
+    return (replace(case, dtype=dtype, src=replace(case.src, memory=kinds[0]), dst=replace(case.dst, memory=kinds[1])),)
 
 
 def follow(draw: Callable[..., Any], space: Space, case: Case) -> Case:

@@ -10,6 +10,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from reshard_conformance.cases import Case, CaseError, Fault, Side, read_placement
 from reshard_conformance.oracle import POISON, Buffer, Truth, allocate, poisoned
+from reshard_conformance.views import entwine, prepare
 
 __all__ = ["Handed", "MeshRef", "TensorRef", "check_fault", "hand", "placements", "seen"]
 
@@ -94,7 +95,22 @@ def hand(case: Case, truth: Truth, rank: int) -> tuple[Handed, Handed]:
     if src.reference is None and dst.reference is None and not absent:
         idle = Handed(idle_reference(case, truth, fault))
         return idle, idle
+    if case.src.memory == case.dst.memory == "interleaved" and src.buffer is not None and dst.buffer is not None:
+        return entwined(src, dst)
     return src, dst
+
+
+def entwined(src: Handed, dst: Handed) -> tuple[Handed, Handed]:
+    """The same two sides in one memory, which the destination watches."""
+    source, target = buffer_of(src), buffer_of(dst)
+    tensor, buffer = entwine(source.content, target.content, target.tensor.dtype)
+    src_reference = (
+        None if src.reference is None else TensorRef(tuple(src.reference.shape), source.tensor.dtype, tensor)
+    )
+    dst_reference = (
+        None if dst.reference is None else TensorRef(tuple(dst.reference.shape), buffer.tensor.dtype, buffer.tensor)
+    )
+    return Handed(src_reference), Handed(dst_reference, buffer, dst.expected)
 
 
 def hand_side(case: Case, truth: Truth, rank: int, name: str) -> Handed:
@@ -114,7 +130,7 @@ def hand_side(case: Case, truth: Truth, rank: int, name: str) -> Handed:
         content = filler(tuple(expected.shape[:-1]), dtype)
     if content is None or what == "absent":
         return Handed()
-    buffer = allocate(content, dtype, side.memory)
+    buffer = prepare(content, dtype, side.memory)
     local = torch.empty_like(buffer.tensor, device="meta") if what == "device" else buffer.tensor
     return Handed(TensorRef(shape, dtype, local), buffer, expected if name == "dst" else None)
 

@@ -71,7 +71,7 @@ class Machine(RuleBasedStateMachine):
         """Clear all groups."""
         self.script.append(Clear(all_groups=True))
 
-    @precondition(lambda self: open_groups(self.script))
+    @precondition(lambda self: bool(open_groups(self.script)))
     @rule(data=st.data())
     def destroy(self, data: st.DataObject) -> None:
         """End a group; a later call with its number has a new one."""
@@ -86,11 +86,11 @@ class Machine(RuleBasedStateMachine):
 def run_machine(bench: Bench, number: int, examples: int) -> None:
     """Run the machine so many times under the seed; Finding or Halt when a script fails."""
 
-    @seed(number)
-    def make() -> Machine:
-        return Machine(bench)
+    class Seeded(Machine):
+        def __init__(self) -> None:
+            super().__init__(bench)
 
-    run_state_machine_as_test(make, settings=limits(examples, stateful_step_count=STEPS))
+    run_state_machine_as_test(seed(number)(Seeded), settings=limits(examples, stateful_step_count=STEPS))
 
 
 def judge_history(bench: Bench, script: Script) -> list[Outcome]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
-from reshard_conformance.cases import Case, CaseError, Placement, Side, read_placement
+from reshard_conformance.cases import VIEWED, Case, CaseError, Placement, Side, read_placement
 
 __all__ = ["Buffer", "Truth", "allocate", "chunk", "describe_difference", "draw", "expect_legal", "legal_fault"]
 
 #: XOR turns the expected bytes into the ones that a destination starts with, so that every byte not written shows.
 POISON = 0xA5
+#: The highest bit of a float's exponent, in its last byte.
+EXPONENT = 0x40
 ODD = 0x9E3779B97F4A7C15
 MIXERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
@@ -111,8 +114,16 @@ class Truth:
 
     @cached_property
     def whole(self) -> torch.Tensor:
-        """The global tensor: uint8 of shape (*shape, itemsize)."""
-        return draw(self.case.shape, self.dtype, self.call)
+        """The global tensor: uint8 of shape (*shape, itemsize).
+
+        Where a side is a lazy view there are no NaNs in it: torch does not keep their payload when it resolves one.
+        """
+        whole = draw(self.case.shape, self.dtype, self.call)
+        if {self.case.src.memory, self.case.dst.memory}.isdisjoint(VIEWED):
+            return whole
+        component = self.dtype.itemsize // (2 if self.dtype.is_complex else 1)
+        whole[..., component - 1 :: component] &= 0xFF ^ EXPONENT
+        return whole
 
     def shard(self, side: Side, rank: int) -> torch.Tensor | None:
         """This rank's local tensor: uint8 of shape (*local shape, itemsize); None outside the side's mesh.
@@ -134,19 +145,24 @@ class Buffer:
 
     memory: flat uint8, all of it. tensor: what the implementation is handed, a view of it.
     content: the same elements as raw bytes, uint8 of shape (*shape, itemsize). before: what `memory` was.
+    mask: bits by which the values of the tensor's elements differ from their content. settle: what ends a wait for it.
     """
 
     memory: torch.Tensor
     tensor: torch.Tensor
     content: torch.Tensor
     before: torch.Tensor
+    mask: torch.Tensor | None = None
+    settle: Callable[[], object] | None = None
 
     def differences(self, expected: torch.Tensor | None) -> list[str]:
         """How the memory differs from `before` with `content` replaced by `expected` (None: nothing was written)."""
+        if self.settle is not None:
+            self.settle()
         wanted = self.before
         if expected is not None:
             wanted = self.before.clone()
-            self.view(wanted).copy_(expected)
+            self.view(wanted).copy_(expected if self.mask is None else expected ^ self.mask)
         if torch.equal(self.memory, wanted):
             return []
         found = describe_difference(self.content, self.view(wanted))
@@ -195,6 +211,8 @@ def geometry(shape: tuple[int, ...], memory: str) -> tuple[int, list[int], int]:
         wide = tuple(size + 2 for size in shape)
         strides = row_major(wide)
         return math.prod(wide) if shape else 3, strides, sum(strides) if shape else 1
+    if memory == "interleaved":
+        return 2 * math.prod(shape), [2 * stride for stride in row_major(shape)], 0
     return math.prod(shape), row_major(shape), 0
 
 

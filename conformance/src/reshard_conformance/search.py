@@ -17,7 +17,7 @@ from hypothesis.errors import Flaky
 
 from reshard_conformance import registry
 from reshard_conformance.cases import Batch, Case, Destroy, Step, dump
-from reshard_conformance.contract import Implementation, Profile
+from reshard_conformance.contract import Implementation, Level, Profile
 from reshard_conformance.coverage import Coverage
 from reshard_conformance.generator import Space
 from reshard_conformance.playing import Outcome, cases_of
@@ -141,6 +141,7 @@ class Property(Protocol):
     requirements: the ids that it shows, each with the coverage classes that it must have drawn to show it.
     steered: whether the floors of the coverage classes hold for what it draws.
     traced: whether it judges the trace, so that everything has to go through the suite's communicators.
+    least: the lowest level of core at which it can be played.
     """
 
     @property
@@ -153,6 +154,8 @@ class Property(Protocol):
     def steered(self) -> bool: ...
     @property
     def traced(self) -> bool: ...
+    @property
+    def least(self) -> Level: ...
 
     def search(self, bench: Bench, number: int, examples: int, wanted: Sequence[str]) -> None:
         """Draw and judge this many scripts under the seed `number`; Finding or Halt when one fails."""
@@ -172,6 +175,7 @@ class Drawn:
     judge: Callable[[Bench, Script], object]
     steered: bool = False
     traced: bool = True
+    least: Level = Level.L0
 
     def search(self, bench: Bench, number: int, examples: int, wanted: Sequence[str]) -> None:
         """See `Property`."""

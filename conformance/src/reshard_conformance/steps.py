@@ -44,7 +44,14 @@ DTYPES = (
     "complex64",
     "complex128",
 )
-MEMORIES = ("contiguous", "transposed", "sliced")
+#: How a local tensor lies in memory, or what kind of tensor it is; see `Side`.
+MEMORIES = (
+    *("contiguous", "transposed", "sliced", "interleaved"),
+    *("conjugate", "negative", "parameter", "inference", "pending"),
+)
+SIGNED = ("float64", "float32", "float16", "bfloat16", "complex64", "complex128")
+#: The dtypes of which there are lazy views.
+VIEWED = {"conjugate": SIGNED[-2:], "negative": SIGNED}
 SHAPE_FAULTS = ("local_shape", "global_shape")
 FAULTS = ("absent", "stray", *SHAPE_FAULTS, "placements", "dtype", "device", "alias")
 EXPECTATIONS = ("equal", *(f"error:{kind}" for kind in KINDS))
@@ -86,6 +93,9 @@ def expect_placements(field: str, value: object) -> None:
 class Side:
     """A mesh of group ranks, one placement a mesh dim, and how local tensors lie in memory.
 
+    memory: contiguous, transposed (dims reversed) or sliced (out of a larger buffer); interleaved: every second element,
+    and where source and destination are both so, they alternate in one memory; conjugate and negative: lazy views;
+    parameter, inference: tensors made as such; pending: the result of a functional collective, not yet waited for.
     Ranks may be out of range or given twice, and placements too few or too many: a case may expect the refusal.
     """
 
@@ -163,6 +173,9 @@ class Case:
         expect_choice("dtype", self.dtype, DTYPES)
         expect_choice("expect", self.expect, EXPECTATIONS)
         expect_int("group", self.group, 0)
+        for side in ("src", "dst"):
+            expect_choice("dtype", self.dtype, VIEWED.get(getattr(self, side).memory, DTYPES))
+        expect_choice("dst.memory", self.dst.memory, [memory for memory in MEMORIES if memory != "pending"])
         for field in ("name", "why", "source"):
             if not isinstance(getattr(self, field), str):
                 raise CaseError(field, "a text", getattr(self, field))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
+from functools import partial
 
 from reshard_conformance.cases import Case, dump
-from reshard_conformance.contract import Profile
+from reshard_conformance.contract import Level, Profile
 from reshard_conformance.defects import faulty, misfit, two_defects
-from reshard_conformance.generator import scripts
+from reshard_conformance.generator import scripts, viewed
 from reshard_conformance.playing import RankReport
 from reshard_conformance.search import Bench, Drawn, Property, Script
 
@@ -45,6 +47,22 @@ EXACT = Drawn(
     judge=judge_bytes,
     steered=True,
     traced=False,
+)
+
+
+def views(name: str, requirement: str, src: Sequence[str], dst: Sequence[str]) -> Drawn:
+    """Local tensors of kinds that have traps of their own; a part of what L3 says of memory."""
+    draws = partial(viewed, src=src, dst=dst)
+    return Drawn(name, Profile.CORE, {requirement: ()}, lambda space, _: draws(space), Bench.play, least=Level.L3)
+
+
+LAZY = ("conjugate", "negative", "contiguous")
+MADE = ("parameter", "inference", "contiguous")
+VIEWS = (
+    views("lazy-views", "RS-EXACT-8", LAZY, LAZY),
+    views("wrapped", "RS-EXACT-9", MADE, MADE),
+    views("pending", "RS-EXACT-10", ("pending",), ("contiguous", "transposed")),
+    views("entwined", "RS-EXACT-11", ("interleaved",), ("interleaved",)),
 )
 
 
@@ -101,4 +119,4 @@ TEXT = Drawn(
     judge_text,
 )
 
-PROPERTIES: tuple[Property, ...] = (EXACT, *REFUSALS, TEXT)
+PROPERTIES: tuple[Property, ...] = (EXACT, *VIEWS, *REFUSALS, TEXT)

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from reshard_conformance.cases import Case, Clear, Destroy
-from reshard_conformance.contract import Agreeing, Profile
+from reshard_conformance.contract import Agreeing, Level, Profile
 from reshard_conformance.generator import Drawing, Space, one_of
 from reshard_conformance.machine import judge_history, run_machine
 from reshard_conformance.playing import Outcome
@@ -32,6 +32,7 @@ class Lives:
     )
     steered: bool = False
     traced: bool = True
+    least: Level = Level.L0
 
     def search(self, bench: Bench, number: int, examples: int, wanted: Sequence[str]) -> None:
         """See `Property`."""

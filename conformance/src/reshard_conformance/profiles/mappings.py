@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from reshard_conformance.contract import Profile
+from reshard_conformance.contract import Level, Profile
 from reshard_conformance.coverage import level
 from reshard_conformance.models import MAPPINGS, cases
 from reshard_conformance.search import Bench, Property, Script
@@ -28,6 +28,7 @@ class Mapped:
     )
     steered: bool = False
     traced: bool = False
+    least: Level = Level.L0
 
     def search(self, bench: Bench, number: int, examples: int, wanted: Sequence[str]) -> None:
         """Play each case of the mapping that the claimed level of core holds."""
