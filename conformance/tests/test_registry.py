@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
 import pytest
@@ -36,6 +37,13 @@ def test_an_unknown_name_is_an_error_that_says_what_to_type() -> None:
 def test_an_entry_point_is_a_name(plugins: str) -> None:
     assert known()["toy"] == place_of("toy") == "toy_reshard:implementation"
     assert load("toy").name == "toy"
+
+
+def test_an_entry_point_does_not_take_a_built_in_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [EntryPoint(name, "toy_reshard:implementation", registry.GROUP) for name in ("golden", "other")]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points if group == registry.GROUP else [])
+    assert known()["other"] == "toy_reshard:implementation"
+    assert load("golden").name == "golden"
 
 
 def test_a_place_is_a_name(plugins: str) -> None:

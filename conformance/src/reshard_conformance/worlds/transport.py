@@ -106,7 +106,7 @@ class GlooCommunicator:
             work.wait()
 
     def tag(self, op: str, peer: int) -> int:
-        """The number of the message: a pair that is out of step waits, rather than take another message."""
+        """The number of the message, which tells apart what a pair has in flight at once."""
         self.messages[op, peer] += 1
         return self.messages[op, peer] % TAGS
 
