@@ -101,12 +101,12 @@ def spoil_reference(src: Any, dst: Any, group: Any) -> None:
         pytest.param(
             spoil_guard,
             [f"rank {rank}: destination: 1 guard bytes around the view were written" for rank in range(2)],
-            marks=pytest.mark.requirement("RS-EXACT-3"),
+            marks=pytest.mark.requirement("RS-EXACT-5"),
         ),
         pytest.param(
             spoil_source,
             ["rank 0: source was written: 1 of 24 elements differ, first at (0, 0): bytes"],
-            marks=pytest.mark.requirement("RS-EXACT-2"),
+            marks=pytest.mark.requirement("RS-EXACT-4"),
         ),
         (spoil_reference, [f"rank {rank}: the caller's reference to a tensor was changed" for rank in range(2)]),
     ],
