@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard_conformance.cases import (
@@ -91,6 +91,7 @@ batches = st.builds(Batch, st.lists(cases(group=1), min_size=1, max_size=3).map(
 steps: st.SearchStrategy[Step] = cases() | clears | batches | st.builds(Destroy, numbers, st.booleans())
 
 
+@settings(deadline=None, derandomize=True)
 @given(steps)
 def test_what_is_dumped_is_read_back(step: Step) -> None:
     assert parse(dump(step)) == step

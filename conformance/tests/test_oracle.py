@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.tensor import Shard
 
@@ -31,6 +31,7 @@ def rows(case: Case, rank: int) -> list[int]:
     return [whole.index(bytes(row.tolist())) for row in shard]
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(0, 1))
 def test_a_part_is_what_torch_shards(length: int, parts: int, dim: int) -> None:
     tensor = torch.arange(length * 2).view((length, 2) if dim == 0 else (2, length))
@@ -71,6 +72,7 @@ def shardings(draw: st.DrawFn) -> Case:
     return case(shape, Side(mesh, tuple(texts)))
 
 
+@settings(deadline=None, derandomize=True)
 @given(shardings())
 def test_shards_hold_every_element_once(case: Case) -> None:
     truth = Truth(case, 3)
@@ -115,6 +117,7 @@ def test_nans_occur(name: str) -> None:
     assert values.isnan().any()
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 4), max_size=4).map(tuple), st.sampled_from(MEMORIES), st.sampled_from(DTYPES))
 def test_a_buffer_is_laid_out_as_its_memory_says(shape: tuple[int, ...], memory: str, name: str) -> None:
     dtype = getattr(torch, name)
