@@ -110,10 +110,8 @@ def merged(*said: list[Item]) -> list[Whole]:
 def test_each_rank_names_its_own_side_and_an_idle_rank_names_nothing() -> None:
     trainer = [Item("b", (4, 6), torch.float32, src=ROWS), Item("a", (8,), torch.int8, src=ROWS)]
     generator = [Item("a", (8,), torch.int8, dst=ROWS), Item("b", (4, 6), torch.float32, dst=COLUMNS)]
-    assert merged(trainer, [], generator) == [
-        Whole("a", (8,), torch.int8, ROWS, ROWS),
-        Whole("b", (4, 6), torch.float32, ROWS, COLUMNS),
-    ]
+    wanted = [Whole("a", (8,), torch.int8, ROWS, ROWS), Whole("b", (4, 6), torch.float32, ROWS, COLUMNS)]
+    assert merged(trainer, [], generator) == merged(generator, trainer, []) == wanted
 
 
 WEIGHT = Item("w", (4, 6), torch.float32, src=ROWS, dst=COLUMNS)

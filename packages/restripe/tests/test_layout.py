@@ -27,15 +27,17 @@ class OwnShard(Shard):
 @pytest.mark.parametrize(
     ("shape", "ranks", "named"),
     [
-        ((2, 2), (0, 1, 2), "4"),
+        ((2, 2), (0, 1, 2), "(2, 2)"),
         ((2,), (0, 1, 2), "3"),
         ((0,), (), "at least one"),
-        ((3,), (0, 1, 0), "[0]"),
+        ((3,), (0, 1, 0), "(0)"),
         ((2,), (-1, 0), "-1"),
+        ((-1, -1), (0,), "1 or more"),
+        ((2,), (0, 1.5), "whole numbers"),
     ],
 )
 def test_a_mesh_needs_distinct_ranks_that_fill_its_shape(
-    shape: tuple[int, ...], ranks: tuple[int, ...], named: str
+    shape: tuple[int, ...], ranks: tuple[Any, ...], named: str
 ) -> None:
     with pytest.raises(LayoutError) as caught:
         Mesh(shape, ranks)

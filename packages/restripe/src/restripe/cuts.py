@@ -145,7 +145,8 @@ def _most(total: int, sizes: tuple[int, ...], length: int) -> int:
         return 1
     chunk = -(-total // sizes[0])
     met = min(-(-total // chunk), (length - 2) // chunk + 2)
-    return met * _most(chunk, sizes[1:], min(length, chunk))
+    inner = {chunk, total % chunk or chunk}  # the shorter chunk at the end may be cut finer
+    return met * max(_most(each, sizes[1:], min(length, each)) for each in inner)
 
 
 def _chunk_lengths(length: int, sizes: tuple[int, ...]) -> set[int]:

@@ -7,10 +7,12 @@ Nothing here loops over the ranks of the world: the cost of a question depends o
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from operator import index
 from typing import Any, NamedTuple
 
 import torch
@@ -39,17 +41,25 @@ class Mesh:
     ranks: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if math.prod(self.shape) != len(self.ranks) or not self.ranks:
+        try:
+            object.__setattr__(self, "shape", tuple(index(size) for size in self.shape))
+            object.__setattr__(self, "ranks", tuple(index(rank) for rank in self.ranks))
+        except TypeError as error:
+            raise LayoutError(f"expected a mesh of whole numbers ({error}); pass ranks of the process group") from error
+        if min(self.shape, default=1) < 1 or math.prod(self.shape) != len(self.ranks):
             raise LayoutError(
-                f"a mesh of shape {self.shape} needs {math.prod(self.shape)} ranks, at least one; got {len(self.ranks)}"
+                f"expected one rank for each place of a mesh of shape {self.shape}, at least one, got {len(self.ranks)}; "
+                "give sizes of 1 or more and as many ranks as they make"
             )
         if len(set(self.ranks)) != len(self.ranks):
-            twice = sorted(rank for rank in set(self.ranks) if self.ranks.count(rank) > 1)
+            twice = sorted(rank for rank, times in Counter(self.ranks).items() if times > 1)
             raise LayoutError(
-                f"a mesh needs distinct ranks, but {twice} stand more than once in {short(self.ranks)}; name each rank once"
+                f"expected distinct ranks in a mesh, got {short(twice)} more than once in {short(self.ranks)}; name each rank once"
             )
         if min(self.ranks) < 0:
-            raise LayoutError(f"mesh ranks count from 0, got {min(self.ranks)}; name ranks of the process group")
+            raise LayoutError(
+                f"expected mesh ranks that count from 0, got {min(self.ranks)}; name ranks of the process group"
+            )
 
     @classmethod
     def of(cls, mesh: Any) -> Mesh:
@@ -180,10 +190,10 @@ class Layout:
 
 def check_kinds(placements: Sequence[object]) -> None:
     """Refuse every placement that is neither exactly Shard nor Replicate (UnsupportedPlacementError)."""
-    for index, placement in enumerate(placements):
+    for mesh_dim, placement in enumerate(placements):
         if type(placement) not in (Shard, Replicate):
             raise UnsupportedPlacementError(
-                f"placement {placement!r} of mesh dim {index} cannot be moved: expected Shard(dim) or Replicate(); redistribute to one of them first"
+                f"placement {placement!r} of mesh dim {mesh_dim} cannot be moved: expected Shard(dim) or Replicate(); redistribute to one of them first"
             )
 
 
@@ -194,13 +204,13 @@ def shard_dims(placements: Sequence[Placement], ndim: int) -> tuple[int | None, 
         InvalidPlacementError: a shard dim outside [-ndim, ndim).
     """
     dims: list[int | None] = []
-    for index, placement in enumerate(placements):
+    for mesh_dim, placement in enumerate(placements):
         if not isinstance(placement, Shard):
             dims.append(None)
             continue
         if not -ndim <= placement.dim < ndim:
             raise InvalidPlacementError(
-                f"{placement!r} of mesh dim {index} names tensor dim {placement.dim}, but the tensor has {ndim} dims; name one in [{-ndim}, {ndim})"
+                f"{placement!r} of mesh dim {mesh_dim} names tensor dim {placement.dim}, but the tensor has {ndim} dims; name one in [{-ndim}, {ndim})"
             )
         dims.append(placement.dim % ndim)
     return tuple(dims)
