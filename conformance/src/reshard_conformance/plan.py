@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from reshard_conformance.contract import Profile
+from reshard_conformance.contract import Level, Profile
 from reshard_conformance.models import MAPPINGS
 from reshard_conformance.profiles import PROPERTIES
 from reshard_conformance.search import Property
 
-__all__ = ["EFFORTS", "SIZES", "Chunk", "plan"]
+__all__ = ["EFFORTS", "SIZES", "Chunk", "plan", "played"]
 
 #: How many times the fixed part of quick each effort plays.
 EFFORTS = {"quick": 1, "full": 5, "soak": 50}
 #: The world sizes of a run where none are asked for.
 SIZES = {"sim": tuple(range(1, 9)), "gloo": tuple(range(2, 9))}
-#: Chunks, rounds a chunk and examples a round of quick, by property and world.
+#: Chunks, rounds a chunk and examples a round of quick, by world and property; and of the properties not named.
 AMOUNTS = {
-    "exact": {"sim": (40, 8, 40), "gloo": (6, 3, 25)},
-    "models": {"sim": (len(MAPPINGS), 1, 1), "gloo": (0, 0, 0)},
+    "sim": {
+        "exact": (38, 8, 40),
+        "models": (len(MAPPINGS), 1, 1),
+        "traffic": (4, 1, 100),
+        "memory": (3, 1, 100),
+        "batches": (3, 1, 60),
+        "submissions": (1, 1, 1),
+        "lives": (4, 1, 60),
+        "faults": (3, 1, 100),
+        "disagreements": (2, 1, 100),
+    },
+    "gloo": {"exact": (6, 3, 25), "models": (0, 0, 0), "submissions": (1, 1, 1)},
 }
-#: The same for all other properties.
-FEW = {"sim": (1, 1, 60), "gloo": (1, 1, 8)}
+OTHERS = {"sim": (1, 1, 80), "gloo": (1, 1, 8)}
 #: Seeds of the fixed part stay below this.
 FRESH = 1 << 40
 
@@ -44,24 +53,23 @@ class Chunk:
 
 
 def plan(
-    worlds: Mapping[str, tuple[int, ...]], profiles: Sequence[Profile], effort: str, seed: int
+    worlds: Mapping[str, tuple[int, ...]], profiles: Sequence[Profile], level: Level, effort: str, seed: int
 ) -> tuple[Chunk, ...]:
     """The chunks of a run in these worlds (with their sizes): the fixed part, and a tenth of it under the fresh seed."""
-    return (*chunks(worlds, profiles, EFFORTS[effort]), *chunks(worlds, profiles, EFFORTS[effort], seed))
-
-
-def chunks(
-    worlds: Mapping[str, tuple[int, ...]], profiles: Sequence[Profile], times: int, fresh: int | None = None
-) -> Iterator[Chunk]:
-    first = 0 if fresh is None else FRESH + (fresh << 20)
+    fixed: list[Chunk] = []
+    fresh: list[Chunk] = []
     for world, sizes in worlds.items():
-        for prop in of(profiles):
-            number, rounds, examples = AMOUNTS.get(prop.name, FEW)[world]
-            number = number * times if fresh is None else -(-number * times // 10)
-            for place in range(number):
-                yield Chunk(world, prop.name, sizes, first + place, rounds, examples, fresh is not None)
+        for prop in played(profiles, level):
+            number, rounds, examples = AMOUNTS[world].get(prop.name, OTHERS[world])
+            number *= EFFORTS[effort]
+            fixed += [Chunk(world, prop.name, sizes, place, rounds, examples) for place in range(number)]
+            left, most = -(-number * rounds * examples // 10), rounds * examples
+            for place, start in enumerate(range(0, left, most or 1)):
+                few = min(most, left - start)
+                fresh.append(Chunk(world, prop.name, sizes, FRESH + (seed << 20) + place, 1, few, fresh=True))
+    return (*fixed, *fresh)
 
 
-def of(profiles: Sequence[Profile]) -> list[Property]:
-    """The properties of these profiles."""
-    return [prop for prop in PROPERTIES.values() if prop.profile in profiles]
+def played(profiles: Sequence[Profile], level: Level) -> list[Property]:
+    """The properties of these profiles that can be played at the level."""
+    return [prop for prop in PROPERTIES.values() if prop.profile in profiles and prop.least <= level]

@@ -53,7 +53,7 @@ class Tally:
     """What one property played in one world: scripts in all, cases by coverage class, searches that failed.
 
     requirements: the ids that the property shows, each with the coverage classes that it needs. floors: whether those
-    of the coverage classes hold for it.
+    of the coverage classes hold for it. reached: whether the claimed level has such cases at all.
     """
 
     world: str
@@ -62,13 +62,15 @@ class Tally:
     requirements: Mapping[str, tuple[str, ...]]
     coverage: Coverage
     floors: bool = False
+    reached: bool = True
     scripts: int = 0
     failed: int = 0
 
     def admits(self, requirement: str) -> bool:
         """Whether it can show the requirement at its level and in worlds of its sizes."""
         admitted = {kind.name for kind in self.coverage.classes}
-        return requirement in self.requirements and admitted.issuperset(self.requirements[requirement])
+        needed = self.requirements.get(requirement)
+        return self.reached and needed is not None and admitted.issuperset(needed)
 
     def shows(self, requirement: str) -> bool:
         """Whether it has drawn what shows the requirement."""

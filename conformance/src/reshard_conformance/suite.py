@@ -59,7 +59,8 @@ def run(
         world: sizes_in(world, found.claims, sizes) for world in check_worlds(worlds, implementation, found.claims)
     }
     result = Result(found.name, found.version, found.claims, chosen(found.claims, profiles), spread, effort, seed)
-    chunks = plan(spread, result.profiles, effort, seed)
+    result.tallies = tallies(result)
+    chunks = plan(spread, result.profiles, found.claims.level, effort, seed)
     began = time.monotonic()
     with closing(play(chunks, implementation, found.claims.level, jobs)) as parts:
         for part in parts:
@@ -104,14 +105,26 @@ def sizes_in(world: str, claims: Claims, sizes: tuple[int, ...] | None) -> tuple
     return sizes
 
 
+def tallies(result: Result) -> dict[tuple[str, str], Tally]:
+    """An empty tally for each property in each world, in the order in which a report shows them."""
+    level = result.claims.level
+    return {
+        (world, prop.name): Tally(
+            *(world, prop.name, prop.profile, prop.requirements),
+            Coverage(level, sizes),
+            prop.steered,
+            prop.least <= level,
+        )
+        for world, sizes in result.worlds.items()
+        for prop in PROPERTIES.values()
+        if prop.profile in result.profiles
+    }
+
+
 def take(result: Result, part: Part, waivers: Sequence[Waiver]) -> None:
     """Add a part to the result."""
-    chunk, prop = part.chunk, PROPERTIES[part.chunk.prop]
-    key = chunk.world, chunk.prop
-    if key not in result.tallies:
-        coverage = Coverage(result.claims.level, chunk.sizes)
-        result.tallies[key] = Tally(chunk.world, prop.name, prop.profile, prop.requirements, coverage, prop.steered)
-    tally = result.tallies[key]
+    chunk = part.chunk
+    tally = result.tallies[chunk.world, chunk.prop]
     (result.fresh if chunk.fresh else result.layouts).setdefault(chunk.world, set()).update(part.layouts)
     if not chunk.fresh:
         tally.scripts += part.scripts
