@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Meter"]
+__all__ = ["Meter", "unmetered"]
 
 
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
@@ -45,6 +46,11 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves
         for storage in made:
             self.known[id_of(storage)] = Known(storage)
         self.peak = max(self.peak, sum(storage.size for storage in self.known.values()))
+
+
+def unmetered() -> AbstractContextManager[Any]:
+    """Keep what is allocated inside from the count: a transport's own buffers are not the implementation's."""
+    return _disable_current_modes()
 
 
 class Known:

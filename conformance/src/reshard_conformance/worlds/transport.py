@@ -12,6 +12,7 @@ import torch
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, Work
 
 from reshard_conformance.contract import Stream
+from reshard_conformance.memory import unmetered
 
 __all__ = ["GlooCommunicator"]
 
@@ -61,14 +62,16 @@ class GlooCommunicator:
         self.call(lambda: self.alive().broadcast(buffer, root), stream)
 
     def exchange(self, record: bytes) -> list[bytes]:
-        lengths = self.gather_rows(torch.tensor([len(record)])).flatten().tolist()
-        row = torch.zeros(max(1, *lengths), dtype=torch.uint8)
-        row[: len(record)] = torch.tensor(list(record), dtype=torch.uint8)
-        rows = self.gather_rows(row)
+        with unmetered():
+            lengths = self.gather_rows(torch.tensor([len(record)])).flatten().tolist()
+            row = torch.zeros(max(1, *lengths), dtype=torch.uint8)
+            row[: len(record)] = torch.tensor(list(record), dtype=torch.uint8)
+            rows = self.gather_rows(row)
         return [bytes(row[:length].tolist()) for row, length in zip(rows, lengths, strict=True)]
 
     def split(self, color: int | None, key: int) -> GlooCommunicator | None:
-        wishes = self.gather_rows(torch.tensor([color is None, color or 0, key])).tolist()
+        with unmetered():
+            wishes = self.gather_rows(torch.tensor([color is None, color or 0, key])).tolist()
         number, self.splits = self.splits, self.splits + 1
         if color is None:
             return None
