@@ -20,6 +20,8 @@ from reshard_conformance.cases import load as load_scripts
 from reshard_conformance.contract import Profile
 from reshard_conformance.environment import environment
 from reshard_conformance.generator import Space
+from reshard_conformance.mutants.plain import Plain
+from reshard_conformance.mutants.zoo import MUTANTS, hunt
 from reshard_conformance.profiles import PROPERTIES
 from reshard_conformance.registry import RegistryError, known, load
 from reshard_conformance.registry import world as make_world
@@ -179,6 +181,31 @@ def judged(
 def list_all() -> None:
     """Show the implementations, the properties of the suite and the requirements."""
     display.lists(Console(highlight=False), known(), list(PROPERTIES.values()), requirements())
+
+
+@app.command()
+def mutants(
+    names: Annotated[list[str] | None, typer.Argument(help="Only these; by default all, and the unbroken one.")] = None,
+    folder: Annotated[Path | None, typer.Option("--report", help="Write the shrunk case of each kill here.")] = None,
+) -> None:
+    """Hunt broken implementations: exit code 0 when the suite kills every one and passes what they break."""
+    unknown = sorted(set(names or ()) - set(MUTANTS))
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is no mutant; there are {', '.join(MUTANTS)}")
+    killed = survived = 0
+    for kind in [MUTANTS[name] for name in names or MUTANTS]:
+        kill = hunt(kind)
+        display.hunted(kind, kill)
+        killed, survived = killed + (kill.failure is not None), survived + (kill.failure is None)
+        if folder is not None and kill.failure is not None:
+            report.write_failures([kill.failure], folder)
+    sound = True
+    if not names:
+        kill = hunt(Plain)
+        display.hunted(Plain, kill)
+        sound = kill.failure is None
+    typer.echo(f"{killed} killed, {survived} survived{'' if sound else ', and so was what they break'}")
+    raise typer.Exit(0 if killed and sound and not survived else 1)
 
 
 @app.command()

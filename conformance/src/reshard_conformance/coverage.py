@@ -138,7 +138,8 @@ class SideGeometry:
         """Whether some rank's local tensor is not contiguous in memory."""
         wide = [max((high - low for low, high in intervals), default=0) > 1 for intervals in self.spans]
         strided = {"transposed": sum(wide) > 1, "sliced": any(wide[:-1]), "interleaved": any(wide)}
-        return 0 not in self.shape and strided.get(self.side.memory, False)
+        kinds = {self.side.memory_of(rank) for rank in self.side.ranks}
+        return 0 not in self.shape and any(strided.get(kind, False) for kind in kinds)
 
 
 @dataclass(frozen=True)

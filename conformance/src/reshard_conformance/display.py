@@ -6,18 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from reshard_conformance.contract import Implementation, Profile
+from reshard_conformance.mutants.plain import Plain
+from reshard_conformance.mutants.zoo import Kill
 from reshard_conformance.report import failure_json, replay_command
 from reshard_conformance.requirements import Requirement
 from reshard_conformance.results import Failure, Result, Tally
 from reshard_conformance.search import Property
 from reshard_conformance.workers import Part
 
-__all__ = ["failed", "heading", "lists", "outcome", "progress"]
+__all__ = ["failed", "heading", "hunted", "lists", "outcome", "progress"]
 
 Tell = Callable[[Part, int], None]
 
@@ -110,6 +113,16 @@ def failed(console: Console, name: str, faults: Sequence[str]) -> None:
     console.print(f"failed: {name}", style="bold", soft_wrap=True, markup=False)
     for fault in faults:
         console.print(f"  {fault}", soft_wrap=True, markup=False)
+
+
+def hunted(kind: type[Plain], kill: Kill) -> None:
+    """One line on how the hunt for an implementation ended."""
+    if kill.failure is None:
+        typer.echo(f"survived  {kind.name}: {(kind.__doc__ or '').strip()} ({kill.scripts} scripts)")
+        return
+    aim = "by what it breaks" if kind.breaks in kill.aimed else f"though it breaks {kind.breaks}"
+    size = f"{len(kill.failure.script)} steps, after {kill.scripts} scripts"
+    typer.echo(f"killed    {kind.name}: {(kind.__doc__ or '').strip()} ({kill.failure.prop}, {aim}; {size})")
 
 
 def lists(

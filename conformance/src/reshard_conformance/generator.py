@@ -29,7 +29,7 @@ Dims: TypeAlias = tuple[int | None, ...]
 SIZES = (2, 3, 5, 7, 4, 1, 6, 11, 3, 8, 13, 5, 9, 2, 10, 17, 7, 16, 12, 31, 37, 23, 64, 97, 0)
 FEW_SIZES = (2, 3, 5, 4, 1, 2, 3, 7, 6, 2, 3, 0)  # for tensors of many dims
 MULTIPLES = (1, 2, 3, 5)
-MEMORIES = ("contiguous", "contiguous", "transposed", "sliced")
+MEMORIES = ("contiguous", "contiguous", "transposed", "sliced", "mixed")
 PLAIN_DTYPES = tuple(sorted(NCCL_DTYPES, key=lambda name: (name != "float32", name)))
 OTHER_DTYPES = tuple(name for name in DTYPES if name not in NCCL_DTYPES)
 

@@ -130,7 +130,7 @@ def hand_side(case: Case, truth: Truth, rank: int, name: str) -> Handed:
         content = filler(tuple(expected.shape[:-1]), dtype)
     if content is None or what == "absent":
         return Handed()
-    buffer = prepare(content, dtype, side.memory)
+    buffer = prepare(content, dtype, side.memory_of(rank))
     local = torch.empty_like(buffer.tensor, device="meta") if what == "device" else buffer.tensor
     return Handed(TensorRef(shape, dtype, local), buffer, expected if name == "dst" else None)
 

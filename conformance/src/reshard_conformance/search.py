@@ -60,12 +60,14 @@ class Bench:
     """Where scripts are played: sessions of one world for one implementation, and an account of what was played.
 
     After a finding the account stays as it is: what is played then only makes the finding smaller.
+    renew: makes a new implementation for each script, so that none of them meets what another has left behind.
     """
 
     world: World
     implementation: str | Implementation
     space: Space
     traced: bool = True
+    renew: Callable[[], Implementation] | None = None
     found: Finding | None = None
     shrinks: int = 0
     scripts: int = 0
@@ -95,6 +97,9 @@ class Bench:
         self.shrinks += self.found is not None
         if self.found is not None and self.shrinks > SHRINKS:
             raise Halt(self.found)
+        if self.renew is not None:
+            self.close()
+            self.implementation = self.renew()
 
     def step(self, before: Script, step: Step, size: int, **options: Any) -> Outcome:
         """Play one step after others; Finding when it does not pass."""

@@ -46,9 +46,11 @@ DTYPES = (
 )
 #: How a local tensor lies in memory, or what kind of tensor it is; see `Side`.
 MEMORIES = (
-    *("contiguous", "transposed", "sliced", "interleaved"),
+    *("contiguous", "transposed", "sliced", "mixed", "interleaved"),
     *("conjugate", "negative", "parameter", "inference", "pending"),
 )
+#: What "mixed" is on the ranks in turn.
+MIXED = ("contiguous", "transposed", "sliced")
 SIGNED = ("float64", "float32", "float16", "bfloat16", "complex64", "complex128")
 #: The dtypes of which there are lazy views.
 VIEWED = {"conjugate": SIGNED[-2:], "negative": SIGNED}
@@ -93,8 +95,8 @@ def expect_placements(field: str, value: object) -> None:
 class Side:
     """A mesh of group ranks, one placement a mesh dim, and how local tensors lie in memory.
 
-    memory: contiguous, transposed (dims reversed) or sliced (out of a larger buffer); interleaved: every second element,
-    and where source and destination are both so, they alternate in one memory; conjugate and negative: lazy views;
+    memory: contiguous, transposed (dims reversed) or sliced (out of a larger buffer); mixed: one of these on ranks 0, 3,
+    ..., the next on ranks 1, 4, ..., and so on; interleaved: every second element, and where source and destination are both so, they alternate in one memory; conjugate and negative: lazy views;
     parameter, inference: tensors made as such; pending: the result of a functional collective, not yet waited for.
     Ranks may be out of range or given twice, and placements too few or too many: a case may expect the refusal.
     """
@@ -113,6 +115,10 @@ class Side:
     def ranks(self) -> tuple[int, ...]:
         """The ranks of the mesh, row-major."""
         return tuple(leaves(self.mesh))
+
+    def memory_of(self, rank: int) -> str:
+        """How the local tensor of a rank lies in memory."""
+        return MIXED[rank % len(MIXED)] if self.memory == "mixed" else self.memory
 
     @cached_property
     def mesh_shape(self) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -128,10 +128,15 @@ def serve(pipe: Connection, implementation: str, level: Level) -> None:
 
 
 class Stage:
-    """The worlds of one process, made when they are first needed, with an implementation to be judged in them."""
+    """The worlds of one process, made when they are first needed, with an implementation to be judged in them.
 
-    def __init__(self, implementation: str | Implementation, level: Level) -> None:
-        self.implementation, self.level = implementation, level
+    renew: makes a new implementation for each script.
+    """
+
+    def __init__(
+        self, implementation: str | Implementation, level: Level, renew: Callable[[], Implementation] | None = None
+    ) -> None:
+        self.implementation, self.level, self.renew = implementation, level, renew
         self.worlds: dict[str, World] = {}
 
     def play(self, chunk: Chunk) -> Part:
@@ -140,7 +145,8 @@ class Stage:
         if chunk.world not in self.worlds:
             self.worlds[chunk.world] = registry.world(chunk.world)
         space = Space(chunk.sizes, self.level)
-        with closing(Bench(self.worlds[chunk.world], self.implementation, space, traced=prop.traced)) as bench:
+        world = self.worlds[chunk.world]
+        with closing(Bench(world, self.implementation, space, prop.traced, self.renew)) as bench:
             finding = search(prop, bench, chunk.seed, chunk.rounds, chunk.examples)
         failure = None if finding is None else failure_of(chunk, finding)
         coverage = bench.coverage

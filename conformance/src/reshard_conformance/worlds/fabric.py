@@ -167,6 +167,7 @@ class SimCommunicator:
         self.held: list[Call] = []
         self.depth = 0
         self.ended: str | None = None
+        self.children: list[SimCommunicator] = []
 
     @contextmanager
     def group(self) -> Iterator[None]:
@@ -218,7 +219,10 @@ class SimCommunicator:
 
     def split(self, color: int | None, key: int) -> SimCommunicator | None:
         result = self.ask(Call("split", "split", color=(color, key), outline=("split",)))
-        return result if isinstance(result, SimCommunicator) else None
+        if not isinstance(result, SimCommunicator):
+            return None
+        self.children.append(result)
+        return result
 
     def finalize(self) -> None:
         self.ask(Call("finalize", "finalize", outline=("finalize",)))
@@ -229,6 +233,12 @@ class SimCommunicator:
 
     def abort(self) -> None:
         self.release("aborted")
+
+    def drop(self) -> None:
+        """Its group is gone: nothing can be called any more on it and on what came from it, but to release it."""
+        self.ended = self.ended or "dropped with its group"
+        for child in self.children:
+            child.drop()
 
     def release(self, how: str) -> None:
         if self.ended in {"destroyed", "aborted"}:

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Self
 
 from reshard_conformance.cases import Clear, Step
-from reshard_conformance.contract import Communicator, Implementation
+from reshard_conformance.contract import Communicator, Group, Implementation
 from reshard_conformance.oracle import Truth
 from reshard_conformance.playing import Options, Outcome, Player, RankReport, cases_of, check_playable, judge
 from reshard_conformance.trace import Log, Tracer
 from reshard_conformance.worlds.baton import Baton, Hang, Pool
-from reshard_conformance.worlds.fabric import Fabric
+from reshard_conformance.worlds.fabric import Fabric, SimCommunicator
 
 __all__ = ["SimGroup", "SimSession", "SimWorld"]
 
@@ -23,8 +23,8 @@ class SimGroup:
 
     traced = True
 
-    def __init__(self, communicator: Communicator) -> None:
-        self.communicator = communicator
+    def __init__(self, own: SimCommunicator, communicator: Communicator) -> None:
+        self.own, self.communicator = own, communicator
         self.rank, self.size = communicator.rank, communicator.size
 
 
@@ -35,10 +35,13 @@ class SimHost:
         self.fabric, self.rank, self.size = fabric, rank, size
 
     def make(self, serial: int, log: Log) -> SimGroup:
-        return SimGroup(Tracer(self.fabric.communicator(self.rank, self.size, serial), log, str(serial)))
+        own = self.fabric.communicator(self.rank, self.size, serial)
+        return SimGroup(own, Tracer(own, log, str(serial)))
 
-    def release(self, group: object) -> None:
-        """A simulated group holds nothing that has to be given back."""
+    def release(self, group: Group) -> None:
+        """End the group's communicators: who keeps one of them and calls it later is found out."""
+        if isinstance(group, SimGroup):
+            group.own.drop()
 
 
 class SimWorld:
