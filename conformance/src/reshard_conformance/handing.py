@@ -9,7 +9,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from reshard_conformance.cases import Case, CaseError, Fault, Side, read_placement
-from reshard_conformance.oracle import POISON, Buffer, Truth, allocate, poisoned
+from reshard_conformance.oracle import CPU, POISON, Buffer, Truth, allocate, poisoned
 from reshard_conformance.views import entwine, prepare
 
 __all__ = ["Handed", "MeshRef", "TensorRef", "check_fault", "hand", "placements", "seen"]
@@ -21,10 +21,12 @@ class TensorRef:
     shape: the global shape. device: where the local tensor is. _local_tensor: None on a rank without a part.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, local: torch.Tensor | None) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: torch.dtype, local: torch.Tensor | None, device: torch.device = CPU
+    ) -> None:
         self.shape = torch.Size(shape)
         self.dtype = dtype
-        self.device = torch.device("cpu") if local is None else local.device
+        self.device = device if local is None else local.device
         self._local_tensor = self.handed = local
 
     def changed(self) -> bool:
@@ -85,25 +87,25 @@ def seen(case: Case, rank: int) -> Case:
     return replace(case, src=side) if fault.side == "src" else replace(case, dst=side)
 
 
-def hand(case: Case, truth: Truth, rank: int) -> tuple[Handed, Handed]:
+def hand(case: Case, truth: Truth, rank: int, device: torch.device = CPU) -> tuple[Handed, Handed]:
     """Source and destination of the rank; a rank in neither mesh hands over one reference without a tensor as both."""
-    src, dst = (hand_side(case, truth, rank, name) for name in ("src", "dst"))
+    src, dst = (hand_side(case, truth, rank, name, device) for name in ("src", "dst"))
     fault = fault_of(case, rank)
     if fault is not None and fault.what == "alias":
-        return shared(case, truth, src, dst)
+        return shared(case, truth, src, dst, device)
     absent = fault is not None and fault.what == "absent"
     if src.reference is None and dst.reference is None and not absent:
-        idle = Handed(idle_reference(case, truth, fault))
+        idle = Handed(idle_reference(case, truth, fault, device))
         return idle, idle
     if case.src.memory == case.dst.memory == "interleaved" and src.buffer is not None and dst.buffer is not None:
-        return entwined(src, dst)
+        return entwined(src, dst, device)
     return src, dst
 
 
-def entwined(src: Handed, dst: Handed) -> tuple[Handed, Handed]:
+def entwined(src: Handed, dst: Handed, device: torch.device) -> tuple[Handed, Handed]:
     """The same two sides in one memory, which the destination watches."""
     source, target = buffer_of(src), buffer_of(dst)
-    tensor, buffer = entwine(source.content, target.content, target.tensor.dtype)
+    tensor, buffer = entwine(source.content, target.content, target.tensor.dtype, device)
     src_reference = (
         None if src.reference is None else TensorRef(tuple(src.reference.shape), source.tensor.dtype, tensor)
     )
@@ -113,7 +115,7 @@ def entwined(src: Handed, dst: Handed) -> tuple[Handed, Handed]:
     return Handed(src_reference), Handed(dst_reference, buffer, dst.expected)
 
 
-def hand_side(case: Case, truth: Truth, rank: int, name: str) -> Handed:
+def hand_side(case: Case, truth: Truth, rank: int, name: str, device: torch.device) -> Handed:
     side: Side = getattr(case, name)
     expected, dtype, shape = truth.shard(side, rank), truth.dtype, case.shape
     content = expected if expected is None or name == "src" else poisoned(expected, dtype)
@@ -130,26 +132,26 @@ def hand_side(case: Case, truth: Truth, rank: int, name: str) -> Handed:
         content = filler(tuple(expected.shape[:-1]), dtype)
     if content is None or what == "absent":
         return Handed()
-    buffer = prepare(content, dtype, side.memory_of(rank))
+    buffer = prepare(content, dtype, side.memory_of(rank), device)
     local = torch.empty_like(buffer.tensor, device="meta") if what == "device" else buffer.tensor
     return Handed(TensorRef(shape, dtype, local), buffer, expected if name == "dst" else None)
 
 
-def idle_reference(case: Case, truth: Truth, fault: Fault | None) -> TensorRef:
+def idle_reference(case: Case, truth: Truth, fault: Fault | None, device: torch.device) -> TensorRef:
     shape, dtype = case.shape, truth.dtype
     if fault is not None and fault.what == "global_shape":
         shape = sizes(fault)
     if fault is not None and fault.what == "dtype":
         dtype = getattr(torch, str(fault.value))
-    return TensorRef(shape, dtype, None)
+    return TensorRef(shape, dtype, None, device)
 
 
-def shared(case: Case, truth: Truth, src: Handed, dst: Handed) -> tuple[Handed, Handed]:
+def shared(case: Case, truth: Truth, src: Handed, dst: Handed, device: torch.device) -> tuple[Handed, Handed]:
     """The same two sides, but the destination starts at the source's first element; the source keeps watch."""
     source, target = buffer_of(src), buffer_of(dst)
     start = int(source.tensor.storage_offset())
     end = (start + target.tensor.numel()) * truth.dtype.itemsize
-    source = allocate(source.content, truth.dtype, case.src.memory, room=end)
+    source = allocate(source.content, truth.dtype, case.src.memory, end, device)
     local = source.memory.view(truth.dtype)[start : end // truth.dtype.itemsize].view(target.tensor.shape)
     return (
         Handed(TensorRef(case.shape, truth.dtype, source.tensor), source),

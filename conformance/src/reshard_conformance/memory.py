@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Meter", "unmetered"]
+__all__ = ["DeviceMeter", "Meter", "unmetered"]
 
 
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
@@ -46,6 +47,30 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves
         for storage in made:
             self.known[id_of(storage)] = Known(storage)
         self.peak = max(self.peak, sum(storage.size for storage in self.known.values()))
+
+
+class DeviceMeter:
+    """Counts what the caching allocator of a CUDA device was asked for while it is entered; `peak` is in bytes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.peak = 0
+
+    def __enter__(self) -> Self:
+        torch.cuda.synchronize(self.device)
+        torch.empty(1, device=self.device)  # takes back what was freed while another stream still used it
+        torch.cuda.reset_peak_memory_stats(self.device)
+        self.before = self.asked("current")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.peak = self.asked("peak") - self.before
+
+    def asked(self, moment: str) -> int:
+        """Bytes before the allocator rounds them to blocks."""
+        return int(torch.cuda.memory_stats(self.device)[f"requested_bytes.all.{moment}"])
 
 
 def unmetered() -> AbstractContextManager[Any]:

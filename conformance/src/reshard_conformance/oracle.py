@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 
 from reshard_conformance.cases import VIEWED, Case, CaseError, Placement, Side, read_placement
 
-__all__ = ["Buffer", "Truth", "allocate", "chunk", "describe_difference", "draw", "expect_legal", "legal_fault"]
+__all__ = [
+    "CPU",
+    "Buffer",
+    "Truth",
+    "allocate",
+    "chunk",
+    "describe_difference",
+    "draw",
+    "expect_legal",
+    "legal_fault",
+    "on",
+]
+
+CPU = torch.device("cpu")
 
 #: XOR turns the expected bytes into the ones that a destination starts with, so that every byte not written shows.
 POISON = 0xA5
@@ -144,7 +157,7 @@ class Buffer:
     """A local tensor inside memory that the suite watches.
 
     memory: flat uint8, all of it. tensor: what the implementation is handed, a view of it.
-    content: the same elements as raw bytes, uint8 of shape (*shape, itemsize). before: what `memory` was.
+    content: the same elements as raw bytes, uint8 of shape (*shape, itemsize). before: what `memory` was, on the CPU.
     mask: bits by which the values of the tensor's elements differ from their content. settle: what ends a wait for it.
     """
 
@@ -159,15 +172,22 @@ class Buffer:
         """How the memory differs from `before` with `content` replaced by `expected` (None: nothing was written)."""
         if self.settle is not None:
             self.settle()
-        wanted = self.before
+        memory, wanted = self.memory.cpu(), self.before
         if expected is not None:
             wanted = self.before.clone()
             self.view(wanted).copy_(expected if self.mask is None else expected ^ self.mask)
-        if torch.equal(self.memory, wanted):
+        if torch.equal(memory, wanted):
             return []
-        found = describe_difference(self.content, self.view(wanted))
-        changed = (self.memory != wanted).sum().item() - (self.content != self.view(wanted)).sum().item()
+        found = describe_difference(self.view(memory), self.view(wanted))
+        changed = (memory != wanted).sum().item() - (self.view(memory) != self.view(wanted)).sum().item()
         return found + ([f"{changed} guard bytes around the view were written"] if changed else [])
+
+    def moved(self, memory: torch.Tensor) -> Buffer:
+        """The same tensor and content in other memory, which holds the same bytes."""
+        tensor = memory.view(self.tensor.dtype).as_strided(
+            self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset()
+        )
+        return replace(self, memory=memory, tensor=tensor, content=self.view(memory))
 
     def view(self, memory: torch.Tensor) -> torch.Tensor:
         """The content's place in other memory of the same size."""
@@ -184,8 +204,10 @@ def describe_difference(actual: torch.Tensor, expected: torch.Tensor) -> list[st
     return [f"{int(wrong.sum())} of {wrong.numel()} elements differ, first at {first}: bytes {had}, expected {wanted}"]
 
 
-def allocate(content: torch.Tensor, dtype: torch.dtype, memory: str, room: int = 0) -> Buffer:
-    """Memory of the format `memory`, at least `room` bytes, around a tensor with this content.
+def allocate(
+    content: torch.Tensor, dtype: torch.dtype, memory: str, room: int = 0, device: torch.device = CPU
+) -> Buffer:
+    """Memory of the format `memory` on the device, at least `room` bytes, around a tensor with this content.
 
     content: uint8 of shape (*shape, itemsize).
     """
@@ -195,7 +217,12 @@ def allocate(content: torch.Tensor, dtype: torch.dtype, memory: str, room: int =
     place = whole.as_strided(content.shape, [stride * size for stride in strides] + [1], offset * size)
     place.copy_(content)
     tensor = whole.view(dtype).as_strided(shape, strides, offset)
-    return Buffer(whole, tensor, place, whole.clone())
+    return on(Buffer(whole, tensor, place, whole.clone()), device)
+
+
+def on(buffer: Buffer, device: torch.device) -> Buffer:
+    """The buffer on the device: itself, where that is the CPU."""
+    return buffer if device.type == "cpu" else buffer.moved(buffer.memory.to(device))
 
 
 def poisoned(expected: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -11,6 +11,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+import torch
+
 from reshard_conformance.cases import Batch, Case, CaseError, Clear, Destroy, Step
 from reshard_conformance.contract import (
     UNSUPPORTED,
@@ -25,7 +27,7 @@ from reshard_conformance.contract import (
 )
 from reshard_conformance.fields import expect_members
 from reshard_conformance.handing import Handed, MeshRef, TensorRef, check_fault, hand, placements, seen
-from reshard_conformance.memory import Meter
+from reshard_conformance.memory import DeviceMeter, Meter
 from reshard_conformance.oracle import Truth, allocate, describe_difference, expect_legal, poisoned
 from reshard_conformance.trace import DATA, Event, Log, symmetry
 from reshard_golden import reshard as golden_reshard
@@ -51,6 +53,7 @@ class RankReport:
     details: the traceback of an error of no kind. wrong: a sentence for each buffer that is not as it must be.
     events: the rank's calls on its communicators. peak: bytes allocated inside the call, where asked for.
     live: communicators made from the group and still alive, where the implementation counts them.
+    held: bytes of the device in use after the call, where memory is asked for.
     """
 
     rank: int
@@ -62,6 +65,7 @@ class RankReport:
     events: tuple[Event, ...] = ()
     peak: int | None = None
     live: int | None = None
+    held: int | None = None
 
 
 @dataclass(frozen=True)
@@ -78,13 +82,23 @@ class Outcome:
 
 
 class Host(Protocol):
-    """Makes and releases the groups of one rank in its world."""
+    """Makes and releases the groups of one rank in its world, on its device."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where local tensors live."""
 
     def make(self, serial: int, log: Log) -> Group:
         """Group number `serial` of the session, over all ranks; collective."""
 
-    def release(self, group: Group) -> None:
-        """Take a group back from an implementation that has cleared it."""
+    def settle(self) -> None:
+        """Wait for what was enqueued on the device, and note what was called on communicators."""
+
+    def held(self) -> int | None:
+        """The bytes of the device that are in use, by whatever; None on the CPU."""
+
+    def release(self, group: Group, *, cleared: bool) -> None:
+        """Take a group back; cleared: the implementation keeps nothing of it."""
 
 
 class Player:
@@ -106,7 +120,7 @@ class Player:
             step = seen(step, self.rank)
         group = self.group(step.group)
         cases = cases_of(step)
-        sides = [hand(case, truth, self.rank) for case, truth in zip(cases, truths, strict=True)]
+        sides = [hand(case, truth, self.rank, self.host.device) for case, truth in zip(cases, truths, strict=True)]
         twin = self.golden_twin(step, sides[0]) if options.lockstep and isinstance(step, Case) else Handed()
         self.set_check(group, cases, options)
 
@@ -115,15 +129,16 @@ class Player:
                 self.clear(clear)
             self.make(step, sides, group)
 
-        failure, peak = attempt(work, memory=options.memory)
+        failure, peak = attempt(work, meter_of(self.host.device) if options.memory else None)
+        self.host.settle()
         filled = failure is None and expectation(step) == "equal"
         wrong = [fault for src, dst in sides for fault in memory_faults(src, dst, filled=filled)]
         wrong += twin_faults(sides[0][1], twin) if filled and sides else []
         live = self.live(group)
         if isinstance(step, Destroy):
-            self.host.release(self.groups.pop(step.group))
+            self.host.release(self.groups.pop(step.group), cleared=step.clear)
             del group  # so that what its collection does is part of this step
-        return self.report(failure, wrong, peak, live)
+        return self.report(failure, wrong, peak, live, self.host.held() if options.memory else None)
 
     def group(self, number: int) -> Group:
         """The group of this number, made at its first use."""
@@ -185,14 +200,17 @@ class Player:
     def live(self, group: Group) -> int | None:
         return None if self.counting is None else self.counting.live_communicators(group)
 
-    def report(self, failure: Failure | None, wrong: Sequence[str], peak: int | None, live: int | None) -> RankReport:
+    def report(
+        self, failure: Failure | None, wrong: Sequence[str], peak: int | None, live: int | None, held: int | None
+    ) -> RankReport:
+        self.host.settle()
         events = self.log.take()
         if failure is None:
-            return RankReport(self.rank, wrong=tuple(wrong), events=events, peak=peak, live=live)
+            return RankReport(self.rank, wrong=tuple(wrong), events=events, peak=peak, live=live, held=held)
         kind = self.kind_of(failure.error)
         details = "" if kind else "".join(traceback.format_exception(failure.error))
         error = f"{type(failure.error).__name__}: {failure.error}"
-        return RankReport(self.rank, kind, error, failure.moment, details, tuple(wrong), events, peak, live)
+        return RankReport(self.rank, kind, error, failure.moment, details, tuple(wrong), events, peak, live, held)
 
     def kind_of(self, error: BaseException) -> str | None:
         return UNSUPPORTED if isinstance(error, NotSupportedError) else self.implementation.error_kind(error)
@@ -227,9 +245,13 @@ def arguments(case: Case, src: Handed, dst: Handed) -> Arguments:
     )
 
 
-def attempt(work: Callable[[], None], *, memory: bool) -> tuple[Failure | None, int | None]:
-    """What `work` raised, and the peak of bytes that it allocated, if that is asked for."""
-    meter = Meter() if memory else None
+def meter_of(device: torch.device) -> Meter | DeviceMeter:
+    """What measures memory on the device."""
+    return Meter() if device.type == "cpu" else DeviceMeter(device)
+
+
+def attempt(work: Callable[[], None], meter: Meter | DeviceMeter | None) -> tuple[Failure | None, int | None]:
+    """What `work` raised, and the peak of bytes that it allocated, where there is a meter."""
     failure = None
     try:
         with meter or nullcontext():
@@ -251,14 +273,14 @@ def twin_of(dst: Handed) -> Handed:
     if dst.buffer is None or dst.expected is None or dst.reference is None:
         return dst
     dtype = dst.reference.dtype
-    buffer = allocate(poisoned(dst.expected, dtype), dtype, "contiguous")
+    buffer = allocate(poisoned(dst.expected, dtype), dtype, "contiguous", device=dst.reference.device)
     return Handed(TensorRef(dst.reference.shape, dtype, buffer.tensor), buffer, dst.expected)
 
 
 def twin_faults(dst: Handed, twin: Handed) -> list[str]:
     if dst.buffer is None or twin.buffer is None:
         return []
-    found = describe_difference(dst.buffer.content, twin.buffer.content)
+    found = describe_difference(dst.buffer.content.cpu(), twin.buffer.content.cpu())
     return [f"destination differs from golden's: {sentence}" for sentence in found]
 
 

@@ -9,18 +9,18 @@ import torch
 from torch._C._distributed_c10d import Work, _register_work
 from torch.distributed._functional_collectives import AsyncCollectiveTensor, wait_tensor
 
-from reshard_conformance.oracle import POISON, Buffer, allocate, row_major
+from reshard_conformance.oracle import CPU, POISON, Buffer, allocate, on, row_major
 
 __all__ = ["entwine", "prepare"]
 
 
-def prepare(content: torch.Tensor, dtype: torch.dtype, memory: str) -> Buffer:
-    """A buffer whose tensor is of the kind `memory` and has this content (uint8 of shape (*shape, itemsize))."""
+def prepare(content: torch.Tensor, dtype: torch.dtype, memory: str, device: torch.device = CPU) -> Buffer:
+    """A buffer on the device whose tensor is of the kind `memory` and has this content (uint8, (*shape, itemsize))."""
     if memory == "inference":
         with torch.inference_mode():
-            return allocate(content, dtype, memory)
+            return allocate(content, dtype, memory, device=device)
     mask = sign_bits(dtype, memory)
-    buffer = allocate(content if mask is None else content ^ mask, dtype, memory)
+    buffer = allocate(content if mask is None else content ^ mask, dtype, memory, device=device)
     if memory == "pending":
         return pending(buffer)
     return replace(buffer, tensor=dressed(buffer.tensor, memory), mask=mask)
@@ -74,7 +74,9 @@ def pending(buffer: Buffer) -> Buffer:
     return replace(buffer, tensor=AsyncCollectiveTensor(buffer.tensor), settle=settle)
 
 
-def entwine(source: torch.Tensor, target: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, Buffer]:
+def entwine(
+    source: torch.Tensor, target: torch.Tensor, dtype: torch.dtype, device: torch.device = CPU
+) -> tuple[torch.Tensor, Buffer]:
     """Source and destination whose elements alternate in one memory; both contents are uint8 of shape (*shape, itemsize).
 
     The buffer is the destination's, and watches the source too.
@@ -89,4 +91,5 @@ def entwine(source: torch.Tensor, target: torch.Tensor, dtype: torch.dtype) -> t
         places.append(memory.as_strided(content.shape, [stride * size for stride in strides] + [1], offset * size))
         places[offset].copy_(content)
         tensors.append(memory.view(dtype).as_strided(shape, strides, offset))
-    return tensors[0], Buffer(memory, tensors[1], places[1], memory.clone())
+    buffer = on(Buffer(memory, tensors[1], places[1], memory.clone()), device)
+    return replace(buffer, tensor=tensors[0], content=places[0]).moved(buffer.memory).tensor, buffer

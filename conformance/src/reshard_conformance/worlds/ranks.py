@@ -5,25 +5,22 @@ from __future__ import annotations
 import faulthandler
 import signal
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import cast
+from typing import Protocol, TypeAlias, cast
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import Store, TCPStore
 
 from reshard_conformance.cases import Clear, parse
-from reshard_conformance.contract import Communicator, Group, Implementation
+from reshard_conformance.contract import Implementation
 from reshard_conformance.loading import locate
 from reshard_conformance.oracle import Truth
-from reshard_conformance.playing import Options, Player, RankReport, cases_of
-from reshard_conformance.trace import Log, Tracer
-from reshard_conformance.worlds.transport import GlooCommunicator
+from reshard_conformance.playing import Host, Options, Player, RankReport, cases_of
 
-__all__ = ["WHERE", "Closing", "Opening", "Playing", "Trouble", "serve"]
+__all__ = ["WHERE", "Closing", "Opening", "Playing", "SessionHost", "Start", "Trouble", "serve"]
 
 #: The signal on which a rank process writes where it is.
 WHERE = signal.SIGUSR1
@@ -65,44 +62,23 @@ class Trouble:
     text: str
 
 
-class GlooGroup:
-    """A group of the gloo world, as one rank sees it."""
+class SessionHost(Host, Protocol):
+    """The host of one rank in one session."""
 
-    def __init__(self, process_group: dist.ProcessGroup, communicator: Tracer, *, traced: bool) -> None:
-        self.process_group, self.communicator, self.traced = process_group, communicator, traced
-        self.rank, self.size = communicator.rank, communicator.size
+    def close(self, *, clear: bool) -> None:
+        """End the session; clear: its ranks are in step and have given back all that they made."""
 
 
-class GlooHost:
-    """Makes the groups of one rank in one session, over a default process group of its own."""
-
-    def __init__(self, store: Store, rank: int, opening: Opening) -> None:
-        self.rank, self.size, self.traced = rank, opening.size, opening.traced
-        self.store = PrefixStore(f"session {opening.number}", store)
-        self.timeout = timedelta(seconds=opening.timeout)
-        dist.init_process_group("gloo", store=self.store, rank=rank, world_size=self.size, timeout=self.timeout)
-
-    def make(self, serial: int, log: Log) -> GlooGroup:
-        process_group = cast("dist.ProcessGroup", dist.new_group(timeout=self.timeout))
-        store = PrefixStore(f"suite {serial}", self.store)
-        communicator: Communicator = GlooCommunicator(store, self.rank, self.size, self.timeout)
-        return GlooGroup(process_group, Tracer(communicator, log, str(serial)), traced=self.traced)
-
-    def release(self, group: Group) -> None:
-        if isinstance(group, GlooGroup):
-            group.communicator.inner.destroy()
-            dist.destroy_process_group(group.process_group)
-
-    def close(self) -> None:
-        dist.destroy_process_group()
+#: What a rank process begins with: from its rank and the store of all ranks, how it makes the hosts of its sessions.
+Start: TypeAlias = Callable[[int, Store], Callable[[Opening], SessionHost]]
 
 
 class RankServer:
     """The session that is open in this process, if any."""
 
-    def __init__(self, rank: int, store: Store) -> None:
-        self.rank, self.store = rank, store
-        self.host: GlooHost | None = None
+    def __init__(self, rank: int, hosts: Callable[[Opening], SessionHost]) -> None:
+        self.rank, self.hosts = rank, hosts
+        self.host: SessionHost | None = None
         self.player: Player | None = None
 
     def answer(self, message: object) -> object:
@@ -116,7 +92,7 @@ class RankServer:
 
     def open(self, opening: Opening) -> None:
         implementation = cast("Implementation", locate(opening.place))
-        self.host = GlooHost(self.store, self.rank, opening)
+        self.host = self.hosts(opening)
         self.player = Player(self.rank, implementation, self.host)
 
     def play(self, playing: Playing) -> RankReport:
@@ -133,22 +109,22 @@ class RankServer:
             player.clear(Clear(all_groups=True))
         del player
         if self.host is not None:
-            self.host.close()
+            self.host.close(clear=clear)
             self.host = None
 
 
-def serve(rank: int, port: int, pipe: Connection, stack: str) -> None:
+def serve(rank: int, port: int, pipe: Connection, stack: str, start: Start) -> None:
     """Answer the messages of the pipe. port: of the store that all ranks share. stack: the file for WHERE's answer."""
     with Path(stack).open("w", encoding="utf-8") as file:
         faulthandler.register(WHERE, file, all_threads=False)
-        answer_all(rank, port, pipe)
+        answer_all(rank, port, pipe, start)
 
 
-def answer_all(rank: int, port: int, pipe: Connection) -> None:
+def answer_all(rank: int, port: int, pipe: Connection, start: Start) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent, whose end closes the pipe
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # the parent's process shows them where it runs the same code
-    server = RankServer(rank, TCPStore("127.0.0.1", port, is_master=False))
+    server = RankServer(rank, start(rank, TCPStore("127.0.0.1", port, is_master=False)))
     while True:
         try:
             message = pipe.recv()

@@ -9,7 +9,7 @@ from typing import Self
 
 from reshard_conformance.cases import Clear, Step
 from reshard_conformance.contract import Communicator, Group, Implementation
-from reshard_conformance.oracle import Truth
+from reshard_conformance.oracle import CPU, Truth
 from reshard_conformance.playing import Options, Outcome, Player, RankReport, cases_of, check_playable, judge
 from reshard_conformance.trace import Log, Tracer
 from reshard_conformance.worlds.baton import Baton, Hang, Pool
@@ -31,6 +31,8 @@ class SimGroup:
 class SimHost:
     """Makes the groups of one rank."""
 
+    device = CPU
+
     def __init__(self, fabric: Fabric, rank: int, size: int) -> None:
         self.fabric, self.rank, self.size = fabric, rank, size
 
@@ -38,8 +40,15 @@ class SimHost:
         own = self.fabric.communicator(self.rank, self.size, serial)
         return SimGroup(own, Tracer(own, log, str(serial)))
 
-    def release(self, group: Group) -> None:
+    def settle(self) -> None:
+        """On the CPU all is done when a call returns."""
+
+    def held(self) -> None:
+        """Only devices are asked for their memory."""
+
+    def release(self, group: Group, *, cleared: bool) -> None:
         """End the group's communicators: who keeps one of them and calls it later is found out."""
+        del cleared
         if isinstance(group, SimGroup):
             group.own.drop()
 
