@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent
 CONSTRAINTS = ROOT / "ci" / "constraints.txt"
 DISTRIBUTIONS = ("packages/restripe", "golden", "conformance")
 SOURCES = tuple(f"{folder}/src" for folder in DISTRIBUTIONS)
+BENCHMARKS = "packages/restripe/benchmarks"
 TESTS = tuple(f"{folder}/tests" for folder in DISTRIBUTIONS)
 IMPLEMENTATIONS = ("restripe", "golden")
 
@@ -38,7 +39,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Strict types over sources, tests and scripts."""
     prepare(session, *PACKAGES)
-    session.run("mypy", "noxfile.py", "ci", "docs", *SOURCES, *TESTS)
+    session.run("mypy", "noxfile.py", "ci", "docs", BENCHMARKS, *SOURCES, *TESTS)
 
 
 @nox.session
@@ -61,6 +62,14 @@ def conformance(session: nox.Session) -> None:
         session.run(
             *suite, "run", "--implementation", name, "--world", "sim,gloo", "--effort", "quick", *session.posargs
         )
+
+
+@nox.session
+def gpu_bench(session: nox.Session) -> None:
+    """Time restripe beside raw NCCL, peer copies and other libraries, on every GPU of this host."""
+    prepare(session, "torch==2.13.0", "numpy", "typer", "rich", "matplotlib", "nccl4py[cu13]")
+    session.env["PYTHONPATH"] = f"{ROOT / BENCHMARKS}{os.pathsep}{session.env['PYTHONPATH']}"
+    session.run("python", "-m", "gpu_bench", *session.posargs)
 
 
 @nox.session

@@ -1,0 +1,51 @@
+"""The limit: copies from GPU to GPU by one process, without NCCL. In a process of its own, so not in turn with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+import torch
+from torch import multiprocessing
+
+from restripe.bench.case import noise
+from restripe.bench.clock import ahead
+from restripe.bench.ranks import WARM
+from restripe.bench.results import Spread
+from restripe.bench.rows import Move, Row
+
+LIMIT = 60.0  # seconds that all may take
+LEAD = 0.01  # seconds that the GPU waits, for the host to be ahead of it
+
+
+def copies(rows: Sequence[Row]) -> dict[str, Spread]:
+    """GPU microseconds of a copy of each point row's tensors from GPU 0 to GPU 1; empty where the process fails."""
+    context = multiprocessing.get_context("spawn")
+    inlet, outlet = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_serve, args=([row for row in rows if row.move is Move.POINT], outlet), daemon=True
+    )
+    process.start()
+    outlet.close()
+    try:
+        found: dict[str, Spread] = inlet.recv() if inlet.poll(LIMIT) else {}
+    except EOFError:
+        found = {}
+    process.kill()
+    return found
+
+
+def _serve(rows: Sequence[Row], outlet: Connection) -> None:
+    outlet.send({row.name: Spread.of(_times(row)) for row in rows})
+
+
+def _times(row: Row) -> list[float]:
+    here, there = torch.device("cuda", 0), torch.device("cuda", 1)
+    sources = [noise(shape, seed, here) for seed, (_, shape) in enumerate(row.tensors)]
+    destinations = [torch.empty_like(source, device=there) for source in sources]
+
+    def copy() -> None:
+        for into, out in zip(destinations, sources, strict=True):
+            into.copy_(out, non_blocking=True)
+
+    return [1e6 * ahead(copy, row.burst, LEAD) for _ in range(WARM + row.repeats)][WARM:]

@@ -1,0 +1,92 @@
+"""What restripe must reach, held against the results of one run: one line a target and row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from restripe.bench.results import Result, Spread
+from restripe.bench.table import brief
+
+ALLOCATOR_BYTES = 512  # torch's allocator rounds each buffer up to a multiple of these
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One contender's time in one row may be at most `most` times another's.
+
+    Args:
+        time: host_us, wall_us or gpu_us.
+    """
+
+    target: int
+    row: str
+    contender: str
+    base: str
+    time: str
+    most: float
+
+
+WORDS = {"host_us": "host", "wall_us": "wall", "gpu_us": "GPU"}
+CALLS = ("drop-in", "reshard", "refit")
+SINGLE = ("point 16 KiB", "point 34 MB", "point 262 MB", "point 1 GiB")
+FASTER = 1 / 2.15
+BOUNDS = (
+    *(Bound(1, row, call, "raw", "host_us", 1.3) for row in ("point 16 KiB", "exchange 16 KiB") for call in CALLS),
+    *(Bound(1, row, call, "raw", "gpu_us", 1.05) for row in SINGLE for call in CALLS),
+    *(Bound(2, "model 4B", "refit", "raw", time, 1.05) for time in ("wall_us", "gpu_us")),
+    Bound(2, "model 4B", "refit", "upstream", "wall_us", FASTER),
+    Bound(2, "model 4B", "refit graph", "raw graph", "gpu_us", 1.02),
+    Bound(2, "model 4B", "refit graph", "raw graph", "host_us", 1.2),
+    *(Bound(3, "exchange 262 MB", call, "raw", time, 1.1) for call in CALLS for time in ("wall_us", "gpu_us")),
+    Bound(3, "exchange 262 MB", "refit graph", "raw graph", "gpu_us", 1.1),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one bound; `holds` is None where it was not measured."""
+
+    text: str
+    holds: bool | None
+    spread: Spread | None = None
+
+    def told(self) -> dict[str, Any]:
+        """The verdict for JSON."""
+        return asdict(self) | {"spread": None if self.spread is None else self.spread._asdict()}
+
+
+def verdicts(results: Sequence[Result]) -> Iterator[Verdict]:
+    """Every bound held against the results, then the memory of restripe's calls."""
+    by_name = {result.row: result for result in results}
+    for bound in BOUNDS:
+        if bound.row in by_name:
+            yield judge(bound, by_name[bound.row])
+    for result in results:
+        for call in CALLS:
+            if call in result.timings:
+                yield memory(call, result)
+
+
+def judge(bound: Bound, result: Result) -> Verdict:
+    """One bound, by the median of the ratios; the spread tells how sure that is."""
+    most = f"{bound.most:.3g}x {bound.base}"
+    what = f"target {bound.target} {WORDS[bound.time]} {most}, {bound.row}, {bound.contender}"
+    for name in (bound.contender, bound.base):
+        if name not in result.timings:
+            return Verdict(f"{what}: not measured ({name}: {result.unfit.get(name, 'took no part')})", None)
+    spread = result.timings[bound.contender].ratio(result.timings[bound.base], bound.time)
+    holds = spread.median <= bound.most
+    return Verdict(f"{what}: {brief(spread)} {_word(holds)}", holds, spread)
+
+
+def memory(call: str, result: Result) -> Verdict:
+    """Target 5: what a call allocates beyond the caller's tensors."""
+    taken, bound = result.timings[call].extra_bytes, result.staging_bytes
+    holds = taken <= (bound and bound + ALLOCATOR_BYTES)
+    return Verdict(f"target 5 memory {bound:,} bytes, {result.row}, {call}: {taken:,} bytes {_word(holds)}", holds)
+
+
+def _word(holds: bool) -> str:
+    return "holds" if holds else "FAILS"

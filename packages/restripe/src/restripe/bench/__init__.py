@@ -1,0 +1,6 @@
+"""How long a move takes beside the same sends and receives issued by hand.
+
+`rows` says what is moved, `case` holds the tensors and the truth, `contenders` are the ways to move them, `clock` times them,
+`ranks` plays the rows on one rank, `world` starts a process for each GPU, `results` and `table` tell what came out. The
+repository's benchmarks/ adds more contenders.
+"""

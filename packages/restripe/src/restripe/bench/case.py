@@ -1,0 +1,84 @@
+"""One row on one rank: the tensors, what the destination has to hold, and how many of its bytes are wrong."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch.distributed.tensor import Shard
+
+from restripe.bench.rows import DTYPE, Row, Shape
+from restripe.layout import Layout
+
+_FIRST, _SECOND = -7046029254386353131, -4658895280553007687  # odd, so that multiplying loses nothing
+
+
+def noise(shape: Shape, seed: int, device: torch.device) -> torch.Tensor:
+    """A tensor of well-mixed bytes that follow from index and seed, alike on every device."""
+    size = math.prod(shape) * DTYPE.itemsize
+    words = torch.arange(-(-size // 8), dtype=torch.int64, device=device)
+    words += (seed + 1) << 40
+    words *= _FIRST
+    words ^= words >> 31
+    words *= _SECOND
+    words ^= words >> 29
+    return words.view(torch.uint8)[:size].view(DTYPE).view(shape)
+
+
+def shard(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor | None:
+    """The part of the global tensor that a rank of a mesh of one dim holds; None outside the mesh."""
+    if rank not in layout.mesh.ranks:
+        return None
+    (placement,), place = layout.placements, layout.mesh.ranks.index(rank)
+    return whole.chunk(len(layout.mesh.ranks), placement.dim)[place] if isinstance(placement, Shard) else whole
+
+
+def octets(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's bytes, flat."""
+    return tensor.view(-1).view(torch.uint8)
+
+
+@dataclass
+class Case:
+    """The tensors of a row on one rank; by name, and only those that the rank has."""
+
+    row: Row
+    rank: int
+    size: int
+    device: torch.device
+    sources: dict[str, torch.Tensor] = field(default_factory=dict)
+    destinations: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.src, self.dst = self.row.move.layouts(self.size)
+        self._seeds = {name: seed for seed, (name, _) in enumerate(self.row.tensors)}
+        for name, _ in self.row.tensors:
+            whole = self._whole(name)
+            source, truth = shard(whole, self.src, self.rank), shard(whole, self.dst, self.rank)
+            if source is not None:
+                self.sources[name] = source.clone(memory_format=torch.contiguous_format)
+            if truth is not None:
+                self.destinations[name] = torch.empty(truth.shape, dtype=DTYPE, device=self.device)
+
+    def truth(self, name: str) -> torch.Tensor:
+        """What the destination has to hold, on a rank that has it."""
+        found = shard(self._whole(name), self.dst, self.rank)
+        if found is None:
+            raise KeyError(f"rank {self.rank} has no destination {name!r} in row {self.row.name!r}")
+        return found.contiguous()
+
+    def _whole(self, name: str) -> torch.Tensor:
+        seed = self._seeds[name]
+        return noise(self.row.tensors[seed][1], seed, self.device)
+
+    def poison(self) -> None:
+        """Make every byte of the destination wrong."""
+        for name, tensor in self.destinations.items():
+            torch.bitwise_not(octets(self.truth(name)), out=octets(tensor))
+
+    def wrong(self) -> int:
+        """How many bytes of the destination are wrong."""
+        return sum(
+            int((octets(tensor) != octets(self.truth(name))).sum()) for name, tensor in self.destinations.items()
+        )

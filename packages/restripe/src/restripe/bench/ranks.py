@@ -1,0 +1,121 @@
+"""One rank plays the rows: every contender is checked once, then all are timed in turn."""
+
+from __future__ import annotations
+
+import faulthandler
+import pickle
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch._C._distributed_c10d import Store
+
+from restripe.bench.case import Case
+from restripe.bench.clock import Alone, Clock
+from restripe.bench.contenders import Contender, Ready, Unfit
+from restripe.bench.results import Result, Timing, slowest
+from restripe.bench.rows import Row
+
+WARM = 3  # calls before the first that counts
+PATIENCE = 60.0  # seconds that a step may take; then the rank tells where it is and ends
+
+
+@dataclass
+class Seat:
+    """A rank's place among the processes of the benchmark; `closing` ends what contenders were made with."""
+
+    rank: int
+    size: int
+    device: torch.device
+    store: Store
+    gate: Path
+    closing: ExitStack = field(default_factory=ExitStack)
+    _told: int = 0
+
+    def tell(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order; all ranks call."""
+        self._told += 1
+        self.store.set(f"told/{self._told}/{self.rank}", pickle.dumps(value))  # type: ignore[arg-type]  # torch types it narrower than it is
+        return [pickle.loads(self.store.get(f"told/{self._told}/{rank}")) for rank in range(self.size)]  # noqa: S301 - our own
+
+
+class _Entry(NamedTuple):
+    """A contender that has shown that it can play the row."""
+
+    name: str
+    ready: Ready
+    wrong: int
+    extra: int
+
+
+def play(row: Row, contenders: Sequence[Contender], clock: Clock, seat: Seat) -> Result:
+    """Play one row; every rank gets the same result."""
+    case = Case(row, seat.rank, seat.size, seat.device)
+    result = Result(row.name, row.size, row.staging(seat.size))
+    entries = []
+    for contender in contenders:
+        entry = _enter(contender, case, seat)
+        if isinstance(entry, str):
+            result.unfit[contender.name] = entry
+        else:
+            entries.append(entry)
+    for entry, (alone, bursts) in zip(entries, _times(row, entries, clock), strict=True):
+        told = seat.tell(([one.host for one in alone], [one.wall for one in alone], bursts, entry.extra))
+        host, wall, gpu, extra = zip(*told, strict=True)
+        result.timings[entry.name] = Timing(slowest(host), slowest(wall), slowest(gpu), entry.wrong, max(extra))
+    return result
+
+
+def _enter(contender: Contender, case: Case, seat: Seat) -> _Entry | str:
+    """Check the contender's bytes and measure its memory; the reason where it cannot play."""
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    reason, extra, ready = "", 0, None
+    case.poison()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    try:
+        ready = contender.ready(case)
+        ready.call()
+        torch.cuda.synchronize()
+    except Exception as error:  # noqa: BLE001 - a contender that refuses is a finding, whatever it raises
+        reason = why(error)
+    reasons: list[str] = [one for one in seat.tell(reason) if one]
+    if reasons or ready is None:
+        return reasons[0]
+    ready.land()
+    wrong: int = sum(seat.tell(case.wrong()))
+    torch.cuda.reset_peak_memory_stats()
+    ready.call()
+    torch.cuda.synchronize()
+    extra = torch.cuda.max_memory_allocated() - before
+    return _Entry(contender.name, ready, wrong, extra)
+
+
+def why(error: Exception) -> str:
+    """The first line of what kept a contender from a row."""
+    text = str(error) if isinstance(error, Unfit) else f"{type(error).__name__}: {error}"
+    return next(iter(text.splitlines()), "")
+
+
+def _times(row: Row, entries: Sequence[_Entry], clock: Clock) -> list[tuple[list[Alone], list[float]]]:
+    """The times of each contender; who is first changes from repeat to repeat."""
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    leads = [_lead(row, entry, clock) for entry in entries]
+    times: list[tuple[list[Alone], list[float]]] = [([], []) for _ in entries]
+    order = list(range(len(entries)))
+    for repeat in range(row.repeats):
+        first = repeat % len(order)
+        for number in order[first:] + order[:first]:
+            alone, bursts = times[number]
+            alone.append(clock.alone(entries[number].ready.call))
+            bursts.append(clock.burst(entries[number].ready.call, row.burst, leads[number]))
+    return times
+
+
+def _lead(row: Row, entry: _Entry, clock: Clock) -> float:
+    """How many seconds the host needs at most to be ahead of a burst."""
+    hosts = [clock.alone(entry.ready.call).host for _ in range(WARM)]
+    return 2 * min(hosts) * row.burst + 2e-4

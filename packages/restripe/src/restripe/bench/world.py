@@ -1,0 +1,153 @@
+"""A process for each GPU: they play the rows in step, and none outlives its limit."""
+
+from __future__ import annotations
+
+import faulthandler
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from time import monotonic
+from typing import NoReturn
+
+import torch
+from torch import multiprocessing
+from torch._C._distributed_c10d import TCPStore
+
+from restripe import comm
+from restripe.bench.clock import Clock, Gate
+from restripe.bench.contenders import Contender, ModuleWire, own
+from restripe.bench.ranks import PATIENCE, Seat, play
+from restripe.bench.results import Result
+from restripe.bench.rows import Row
+from restripe.comm import Communicator
+
+HOST = "127.0.0.1"
+LEAVE = 10.0  # seconds for a process to end by itself
+
+
+class BenchError(RuntimeError):
+    """The benchmark cannot go on; the text says what happened."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every process is told. `make` is importable, and gives the contenders of a rank."""
+
+    size: int
+    rows: tuple[Row, ...]
+    make: Callable[[Seat], Sequence[Contender]]
+    port: int
+    gate: Path
+
+
+@dataclass(eq=False)
+class Group:
+    """What restripe is handed here: a communicator of its own making."""
+
+    communicator: Communicator
+
+
+def meet(seat: Seat, name: str) -> Communicator:
+    """A communicator of all ranks that restripe makes; the same names in the same order on every rank."""
+    made = comm.meet(seat.store, f"bench/{name}", seat.rank, seat.size, seat.device, timedelta(seconds=PATIENCE))
+    seat.closing.callback(made.abort)
+    return made
+
+
+def restripes(seat: Seat) -> list[Contender]:
+    """restripe's ways, and raw through its own communicators."""
+    return own(Group(meet(seat, "group")), [ModuleWire(meet(seat, name)) for name in ("raw", "graph", "each")])
+
+
+def gpus() -> int:
+    """How many GPUs take part: all of this host, or one fewer where their number is odd.
+
+    Raises:
+        BenchError: there are not two.
+    """
+    found = torch.cuda.device_count() // 2 * 2
+    if found < 2:
+        raise BenchError(f"expected at least two GPUs on this host, found {torch.cuda.device_count()}")
+    return found
+
+
+def results(
+    rows: Sequence[Row], make: Callable[[Seat], Sequence[Contender]], size: int, limit: float
+) -> Iterator[Result]:
+    """Play the rows on `size` GPUs, and give each row's result as it comes.
+
+    Args:
+        limit: seconds after which the processes are ended.
+
+    Raises:
+        BenchError: a process ended early, or time ran out.
+    """
+    store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="restripe-bench-") as folder:
+        gate = Path(folder) / "gate"
+        gate.write_bytes(bytes(64 * size))
+        plan = Plan(size, tuple(rows), make, store.port, gate)
+        inlet, outlet = context.Pipe(duplex=False)
+        ranks = [context.Process(target=serve, args=(rank, plan, outlet), daemon=True) for rank in range(size)]
+        for process in ranks:
+            process.start()
+        outlet.close()
+        try:
+            yield from _receive(inlet, ranks, len(rows), monotonic() + limit)
+        finally:
+            for process in ranks:
+                process.join(LEAVE)
+                process.kill()
+
+
+def _receive(inlet: Connection, ranks: Sequence[BaseProcess], count: int, deadline: float) -> Iterator[Result]:
+    for _ in range(count):
+        while not inlet.poll(1.0):
+            dead = [rank for rank, process in enumerate(ranks) if process.exitcode not in {None, 0}]
+            if dead or monotonic() > deadline:
+                _end(ranks, f"ranks {dead} ended early" if dead else "time ran out")
+        try:
+            result: Result = inlet.recv()
+        except EOFError:
+            _end(ranks, "every rank ended early")
+        yield result
+
+
+def _end(ranks: Sequence[BaseProcess], what: str) -> NoReturn:
+    for process in ranks:
+        process.kill()
+    raise BenchError(f"{what}; what they wrote last is above")
+
+
+def serve(rank: int, plan: Plan, outlet: Connection) -> None:
+    """What one process does: rank 0 sends the results."""
+    faulthandler.dump_traceback_later(2 * PATIENCE, exit=True)
+    device = home(rank)
+    store = TCPStore(HOST, plan.port, is_master=False, timeout=timedelta(seconds=PATIENCE))
+    seat = Seat(rank, plan.size, device, store, plan.gate)
+    with seat.closing, torch.no_grad(), torch.cuda.stream(torch.cuda.Stream(device)):
+        contenders = plan.make(seat)
+        clock = Clock(Gate(seat.gate, rank, plan.size), _align(seat))
+        for row in plan.rows:
+            result = play(row, contenders, clock, seat)
+            if rank == 0:
+                outlet.send(result)
+        faulthandler.dump_traceback_later(LEAVE, exit=True)
+    faulthandler.cancel_dump_traceback_later()
+
+
+def home(rank: int) -> torch.device:
+    """The GPU of a rank, made this process's current one."""
+    torch.cuda.set_device(rank)
+    return torch.device("cuda", rank)
+
+
+def _align(seat: Seat) -> Callable[[], object]:
+    """A small all-gather: no GPU has its end before all have begun."""
+    part = torch.zeros(8, dtype=torch.uint8, device=seat.device)
+    return ModuleWire(meet(seat, "align")).gather(part.repeat(seat.size), part)
