@@ -23,6 +23,7 @@ __all__ = [
     "Communicator",
     "Counting",
     "Group",
+    "Handing",
     "Implementation",
     "Item",
     "Level",
@@ -31,6 +32,7 @@ __all__ = [
     "Profile",
     "Stream",
     "TensorReference",
+    "Work",
 ]
 
 #: The kinds of error that a case may expect and that `Implementation.error_kind` may answer.
@@ -141,7 +143,7 @@ class Communicator(Protocol):
 class Group(Protocol):
     """The process group that an implementation is handed; weakly referenceable, hashable by identity.
 
-    A gloo group also has `process_group` (a torch.distributed process group).
+    A gloo group also has `process_group` (a torch.distributed process group), an nccl group `nccl_communicator` (nccl4py's).
     """
 
     @property
@@ -250,6 +252,34 @@ class Batching(Protocol):
 
     def reshard_many(self, items: Sequence[Item], group: Group) -> None:
         """Reshard many tensors in one call."""
+
+
+class Work(Protocol):
+    """A handle on transfers that were enqueued."""
+
+    def wait(self) -> object:
+        """Let what is enqueued on the current stream from now on see the destination's values."""
+
+    def is_completed(self) -> bool:
+        """Whether the destination holds its values."""
+
+
+@runtime_checkable
+class Handing(Protocol):
+    """The hook of profile streams, for implementations that give work handles."""
+
+    def reshard_work(
+        self,
+        src_tensor: TensorReference | None,
+        src_mesh: MeshReference,
+        src_placement: Placements,
+        dst_tensor: TensorReference | None,
+        dst_mesh: MeshReference,
+        dst_placement: Placements,
+        process_group: Group,
+        stream: Stream | None = None,
+    ) -> Work:
+        """Do as `reshard` does, and give a handle."""
 
 
 @runtime_checkable

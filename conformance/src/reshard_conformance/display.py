@@ -70,6 +70,9 @@ def outcome(console: Console, result: Result, name: str, folder: Path) -> None:
         fresh = sum(failure.fresh and failure.world == world for failure in result.failures)
         number = len(result.fresh.get(world, ()))
         console.print(f"fresh part in {world}, seed {result.seed}: {number} layouts, {fresh} failures")
+    elsewhere = ", ".join(profile.value for profile in result.profiles if profile not in result.shown)
+    if elsewhere:
+        console.print(f"claimed, but not shown in {', '.join(result.worlds)}: {elsewhere}", soft_wrap=True)
     for failure in result.failures:
         show(console, failure, name, folder)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 from reshard_conformance.contract import Claims, Implementation
 from reshard_conformance.loading import LoadError, locate
 from reshard_conformance.worlds import World
 from reshard_conformance.worlds.gloo import GlooWorld
+from reshard_conformance.worlds.nccl import NcclWorld, lacking
 from reshard_conformance.worlds.sim import SimWorld
 
 __all__ = ["BUILT_IN", "GROUP", "WORLDS", "RegistryError", "known", "load", "place_of", "world"]
@@ -17,7 +19,7 @@ BUILT_IN = ("restripe", "golden")
 #: The entry point group in which other distributions announce theirs.
 GROUP = "reshard_conformance.implementations"
 #: The names of the worlds.
-WORLDS = ("sim", "gloo")
+WORLDS = ("sim", "gloo", "nccl")
 MEMBERS = ("name", "version", "claims", "reshard", "clear_caches", "error_kind")
 
 
@@ -55,12 +57,17 @@ def load(name: str | None) -> Implementation:
     return found  # type: ignore[return-value]  # its members were looked up one by one
 
 
-def world(name: str) -> World:
-    """A new world of that name; RegistryError when there is none."""
+def world(name: str, gpus: Sequence[int] | None = None) -> World:
+    """A new world of that name, nccl on these GPUs (all when None); RegistryError when there is none here."""
     if name == "sim":
         return SimWorld(load)
     if name == "gloo":
         return GlooWorld(place_of)
+    if name == "nccl":
+        missing = lacking()
+        if missing:
+            raise RegistryError(missing)
+        return NcclWorld(place_of, gpus)
     raise RegistryError(f"world {name!r} is not known: type --world with one of {', '.join(WORLDS)}")
 
 

@@ -44,8 +44,9 @@ class Failure:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """What two findings of one defect have in common: the property, and the first fault without its numbers."""
-        return self.prop, re.sub(r"\d[0-9a-fx]*", "#", self.faults[0] if self.faults else self.verdict)
+        """What two findings of one defect have in common: the property, and the first fault without numbers and bytes."""
+        text = re.sub(r"\b[0-9a-f]{2,}\b|\d+", "#", self.faults[0] if self.faults else self.verdict)
+        return self.prop, re.sub(r"ranks? #|\(?#,?( #)*\)?", "#", re.sub(r"#(, #)+", "#", text))
 
 
 @dataclass
@@ -91,7 +92,8 @@ class Tally:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One requirement: passed, failed, waived, not run, not claimed, out of reach (of these worlds), or planned."""
+    """One requirement: passed, failed, waived, not run, not claimed, planned, not shown here (by none of the worlds), or
+    out of reach (of their sizes)."""
 
     requirement: Requirement
     verdict: str
@@ -122,6 +124,12 @@ class Result:
     seconds: float = 0.0
 
     @property
+    def shown(self) -> tuple[Profile, ...]:
+        """Those of the profiles that some world of the run can show; a certificate is for these."""
+        here = {tally.profile for tally in self.tallies.values()}
+        return tuple(profile for profile in self.profiles if profile in here)
+
+    @property
     def open(self) -> list[Failure]:
         """The failures that stand against a certificate."""
         return [failure for failure in self.failures if failure.waiver is None and not failure.advisory]
@@ -147,6 +155,8 @@ class Result:
         failures = [failure for failure in self.failures if failure.prop in props and needed <= failure.classes]
         if failures:
             return "waived" if all(failure.waiver for failure in failures) else "failed"
+        if not tallies and entry.profile in self.profiles:
+            return "not shown here"
         if tallies and not props:
             return "out of reach"
         return "passed" if any(tally.shows(entry.id) for tally in tallies) else "not run"
@@ -158,9 +168,13 @@ class Result:
         found += ["stopped early"] if self.stopped else []
         if not self.profiles:
             found.append("no profile is claimed")
+        if self.profiles and not self.shown:
+            found.append(f"{', '.join(self.worlds)}: none of these worlds shows any of the profiles")
         for profile in self.profiles:
-            ran = {tally.world for tally in self.tallies.values() if tally.profile is profile and tally.scripts}
-            found += [f"{profile.value}: nothing was run in {world}" for world in self.worlds if world not in ran]
+            mine = [tally for tally in self.tallies.values() if tally.profile is profile]
+            ran = {tally.world for tally in mine if tally.scripts}
+            here = dict.fromkeys(tally.world for tally in mine)
+            found += [f"{profile.value}: nothing was run in {world}" for world in here if world not in ran]
         if not found:
             verdicts = [verdict for verdict in self.verdicts if verdict.requirement.profile in self.profiles]
             missing = [verdict.requirement.id for verdict in verdicts if verdict.verdict == "not run"]
@@ -177,7 +191,7 @@ class Result:
     def badge(self) -> str:
         """What was earned in a few words, such as "core L3, efficient"; below L3 the level alone, as core is L3."""
         core = "core L3" if self.claims.level is Level.L3 else f"level {self.claims.level.name}"
-        return ", ".join(core if profile is Profile.CORE else profile.value for profile in self.profiles)
+        return ", ".join(core if profile is Profile.CORE else profile.value for profile in self.shown)
 
     @property
     def line(self) -> str:

@@ -13,17 +13,18 @@ from datetime import UTC, datetime
 
 from reshard_conformance.contract import Claims, Implementation, Level, Profile
 from reshard_conformance.coverage import Coverage
-from reshard_conformance.plan import EFFORTS, SIZES, plan
+from reshard_conformance.plan import EFFORTS, SIZES, plan, shown
 from reshard_conformance.profiles import PROPERTIES
 from reshard_conformance.registry import WORLDS, load
 from reshard_conformance.results import Failure, Result, Tally
 from reshard_conformance.waivers import Waiver
 from reshard_conformance.workers import Part, play
+from reshard_conformance.worlds import nccl
 from reshard_conformance.worlds.sim import SimWorld
 
 __all__ = ["SuiteError", "check_worlds", "run"]
 
-#: The most ranks of a session.
+#: The most ranks of a session in worlds without devices.
 MOST = {"sim": SimWorld.max_size, "gloo": 8}
 #: A run ends early when so many searches have failed.
 ENOUGH = 8
@@ -92,16 +93,21 @@ def check_worlds(worlds: Sequence[str], implementation: str | Implementation, cl
             raise SuiteError(f"world {world!r} is not claimed; --world can name {', '.join(sorted(claims.worlds))}")
         if world != "sim" and not isinstance(implementation, str):
             raise SuiteError(f"world {world!r} loads an implementation by name in other processes, not from an object")
+        missing = nccl.lacking() if world == "nccl" else None
+        if missing:
+            raise SuiteError(missing)
     return tuple(dict.fromkeys(worlds))
 
 
 def sizes_in(world: str, claims: Claims, sizes: tuple[int, ...] | None) -> tuple[int, ...]:
     """The world sizes to draw from; below L3 meshes are disjoint and need two ranks."""
     least = 1 if claims.level is Level.L3 else 2
+    most = MOST[world] if world in MOST else nccl.most(len(nccl.shares()[0]))
     if sizes is None:
-        return tuple(size for size in SIZES[world] if size >= least)
-    if not sizes or min(sizes) < least or max(sizes) > MOST[world]:
-        raise SuiteError(f"world {world!r} has {least} to {MOST[world]} ranks at {claims.level.name}, not {sizes}")
+        sizes = tuple(size for size in SIZES[world] if least <= size <= most)
+    if not sizes or min(sizes) < least or max(sizes) > most:
+        why = "; ranks share a GPU with NCCL 2.30 or newer" if world == "nccl" and most < nccl.RANKS else ""
+        raise SuiteError(f"world {world!r} has {least} to {most} ranks at {claims.level.name}, not {sizes}{why}")
     return sizes
 
 
@@ -116,7 +122,7 @@ def tallies(result: Result) -> dict[tuple[str, str], Tally]:
             prop.least <= level,
         )
         for world, sizes in result.worlds.items()
-        for prop in PROPERTIES.values()
+        for prop in shown(world, list(PROPERTIES.values()))
         if prop.profile in result.profiles
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -24,6 +26,7 @@ from reshard_conformance.requirements import requirements
 from reshard_conformance.results import Failure
 from reshard_conformance.search import Bench, Finding, Property, search
 from reshard_conformance.worlds import World
+from reshard_conformance.worlds.nccl import shares
 
 __all__ = ["Part", "Stage", "WorkerError", "play"]
 
@@ -53,7 +56,10 @@ def play(
             for chunk in chunks:
                 yield stage.play(chunk)
         return
-    workers = [Worker(implementation, level) for _ in range(min(jobs, len(chunks)))]
+    free = sum(chunk.world != "nccl" for chunk in chunks)
+    gpus = shares() if free < len(chunks) else []
+    sets = [*gpus[:jobs], *([()] * max(0, min(jobs - len(gpus), free)))]
+    workers = [Worker(implementation, level, one) for one in sets]
     try:
         yield from spread(chunks, workers)
     finally:
@@ -63,31 +69,34 @@ def play(
 
 def spread(chunks: Sequence[Chunk], workers: Sequence[Worker]) -> Generator[Part, None, None]:
     """Give every worker its next chunk as soon as it has ended one."""
-    waiting = iter(chunks)
-    busy = {worker.pipe: worker for worker in workers if worker.start(next(waiting, None))}
+    waiting = list(chunks)
+    busy = {worker.pipe: worker for worker in workers if worker.start(waiting)}
     while busy:
         for worker in [busy[pipe] for pipe in busy.keys() & set(wait(list(busy)))]:
             yield worker.part()
-            if not worker.start(next(waiting, None)):
+            if not worker.start(waiting):
                 del busy[worker.pipe]
 
 
 class Worker:
-    """A process with a stage."""
+    """A process with a stage; gpus: those that are its own, without which it plays no chunk of nccl."""
 
-    def __init__(self, implementation: str, level: Level) -> None:
+    def __init__(self, implementation: str, level: Level, gpus: tuple[int, ...]) -> None:
+        self.gpus = gpus
         context = get_context("forkserver")
         context.set_forkserver_preload([__name__])
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, implementation, level))
+        self.process = context.Process(target=serve, args=(theirs, implementation, level, gpus))
         self.process.start()
         theirs.close()
 
-    def start(self, chunk: Chunk | None) -> bool:
-        """Give it a chunk; whether there is one."""
-        if chunk is not None:
-            self.pipe.send(chunk)
-        return chunk is not None
+    def start(self, waiting: list[Chunk]) -> bool:
+        """Give it the first chunk that it can play (of those of nccl, if there are any); whether there is one."""
+        mine = [chunk for chunk in waiting if (chunk.world == "nccl") == bool(self.gpus)] or (waiting if self.gpus else [])
+        if mine:
+            waiting.remove(mine[0])
+            self.pipe.send(mine[0])
+        return bool(mine)
 
     def part(self) -> Part:
         try:
@@ -107,11 +116,12 @@ class Worker:
         self.process.join()
 
 
-def serve(pipe: Connection, implementation: str, level: Level) -> None:
+def serve(pipe: Connection, implementation: str, level: Level, gpus: tuple[int, ...]) -> None:
     """Play the chunks that come through the pipe, until its other end is closed."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # they would come once a process, amid what the command line shows
-    with closing(Stage(implementation, level)) as stage:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the ranks have to be ended, whatever they wait for
+    with closing(Stage(implementation, level, gpus=gpus)) as stage:
         while True:
             try:
                 chunk = pipe.recv()
@@ -130,20 +140,24 @@ def serve(pipe: Connection, implementation: str, level: Level) -> None:
 class Stage:
     """The worlds of one process, made when they are first needed, with an implementation to be judged in them.
 
-    renew: makes a new implementation for each script.
+    renew: makes a new implementation for each script. gpus: for world nccl; all of the machine when None.
     """
 
     def __init__(
-        self, implementation: str | Implementation, level: Level, renew: Callable[[], Implementation] | None = None
+        self,
+        implementation: str | Implementation,
+        level: Level,
+        renew: Callable[[], Implementation] | None = None,
+        gpus: tuple[int, ...] | None = None,
     ) -> None:
-        self.implementation, self.level, self.renew = implementation, level, renew
+        self.implementation, self.level, self.renew, self.gpus = implementation, level, renew, gpus
         self.worlds: dict[str, World] = {}
 
     def play(self, chunk: Chunk) -> Part:
         """Play one chunk."""
         prop = PROPERTIES[chunk.prop]
         if chunk.world not in self.worlds:
-            self.worlds[chunk.world] = registry.world(chunk.world)
+            self.worlds[chunk.world] = registry.world(chunk.world, self.gpus)
         space = Space(chunk.sizes, self.level)
         world = self.worlds[chunk.world]
         with closing(Bench(world, self.implementation, space, prop.traced, self.renew)) as bench:

@@ -18,6 +18,7 @@ from reshard_conformance.contract import (
     Profile,
     Stream,
     TensorReference,
+    Work,
 )
 from restripe import errors
 from restripe.group import state
@@ -38,11 +39,12 @@ KINDS: dict[type[BaseException], str] = {
 
 
 class Carried:
-    """A group known by its communicator alone, with the check mode that the drop-in reads from it."""
+    """A group known by its communicator alone (nccl4py's, if it has one), with the check mode that restripe reads from it."""
 
     def __init__(self, group: Group) -> None:
         self.rank, self.size = group.rank, group.size
-        self.communicator: Communicator = group.communicator
+        self.nccl_communicator = getattr(group, "nccl_communicator", None)
+        self.communicator: Communicator | None = None if self.nccl_communicator is not None else group.communicator
         self.check: str | None = None
 
 
@@ -52,7 +54,7 @@ class Restripe:
     name = "restripe"
     version = restripe.__version__
     claims = Claims(
-        Level.L3, frozenset({Profile.CORE, Profile.EFFICIENT, Profile.BATCH, Profile.LIFECYCLE, Profile.AGREEMENT})
+        Level.L3, frozenset(Profile) - {Profile.FAULTS, Profile.STRIDED, Profile.SEGMENTED}
     )
 
     def __init__(self) -> None:
@@ -73,6 +75,25 @@ class Restripe:
         group = self._group(process_group)
         xferdtensor_python_impl(
             src_tensor, src_mesh, src_placement, dst_tensor, dst_mesh, dst_placement, group, stream=stream
+        )
+
+    def reshard_work(
+        self,
+        src_tensor: TensorReference | None,
+        src_mesh: MeshReference,
+        src_placement: Placements,
+        dst_tensor: TensorReference | None,
+        dst_mesh: MeshReference,
+        dst_placement: Placements,
+        process_group: Group,
+        stream: Stream | None = None,
+    ) -> Work:
+        """Through `restripe.reshard`."""
+        src_layout = restripe.Layout(restripe.Mesh.of(src_mesh), src_placement)
+        dst_layout = restripe.Layout(restripe.Mesh.of(dst_mesh), dst_placement)
+        group = self._group(process_group)
+        return restripe.reshard(
+            src_tensor, dst_tensor, group, src_layout=src_layout, dst_layout=dst_layout, stream=stream
         )
 
     def reshard_many(self, items: Sequence[Item], group: Group) -> None:
