@@ -5,4 +5,4 @@ __all__ = ["SPECIFICATION", "__version__"]
 __version__ = "0.1.0"
 
 #: Version of the specification (docs/spec) that this release checks.
-SPECIFICATION = "1"
+SPECIFICATION = "0.1"

@@ -142,7 +142,8 @@ class Drawing:
     def __init__(
         self, draw: Callable[..., Any], space: Space, goals: Collection[str] = (), *, full: bool = False
     ) -> None:
-        self.draw, self.space, self.goals, self.full = draw, space, frozenset(goals), full
+        self.draw, self.space, self.full = draw, space, full
+        self.goals = frozenset(goal for goal in goals if GOALS[goal].level <= space.level)
         self.target_pair = not self.goals.isdisjoint(TARGETS)
         self.source_pair = any(GOALS[goal].ranks > 1 for goal in self.goals - TARGETS)
 

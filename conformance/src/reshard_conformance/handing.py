@@ -92,7 +92,7 @@ def hand(case: Case, truth: Truth, rank: int, device: torch.device = CPU) -> tup
     src, dst = (hand_side(case, truth, rank, name, device) for name in ("src", "dst"))
     fault = fault_of(case, rank)
     if fault is not None and fault.what == "alias":
-        return shared(case, truth, src, dst, device)
+        return shared(case, truth, rank, (src, dst), device)
     absent = fault is not None and fault.what == "absent"
     if src.reference is None and dst.reference is None and not absent:
         idle = Handed(idle_reference(case, truth, fault, device))
@@ -146,12 +146,14 @@ def idle_reference(case: Case, truth: Truth, fault: Fault | None, device: torch.
     return TensorRef(shape, dtype, None, device)
 
 
-def shared(case: Case, truth: Truth, src: Handed, dst: Handed, device: torch.device) -> tuple[Handed, Handed]:
+def shared(
+    case: Case, truth: Truth, rank: int, sides: tuple[Handed, Handed], device: torch.device
+) -> tuple[Handed, Handed]:
     """The same two sides, but the destination starts at the source's first element; the source keeps watch."""
-    source, target = buffer_of(src), buffer_of(dst)
+    source, target = map(buffer_of, sides)
     start = int(source.tensor.storage_offset())
     end = (start + target.tensor.numel()) * truth.dtype.itemsize
-    source = allocate(source.content, truth.dtype, case.src.memory, end, device)
+    source = allocate(source.content, truth.dtype, case.src.memory_of(rank), end, device)
     local = source.memory.view(truth.dtype)[start : end // truth.dtype.itemsize].view(target.tensor.shape)
     return (
         Handed(TensorRef(case.shape, truth.dtype, source.tensor), source),

@@ -73,9 +73,10 @@ def refusal(name: str, requirement: str, *defects: str) -> Drawn:
 
 
 def own_fault(name: str, requirement: str, *defects: str) -> Drawn:
-    """Tensors that no rank may accept: all ranks hand over wrong ones, so that each sees its own fault."""
+    """Tensors that no rank may accept: all ranks, on both sides, hand over wrong ones, so that each sees its own fault."""
     shown = {requirement: (), "RS-ERROR-10": ()}
-    return Drawn(name, Profile.CORE, shown, lambda space, _: faulty(space, defects, everywhere=True), Bench.play)
+    draws = partial(faulty, defects=defects, everywhere=True)
+    return Drawn(name, Profile.CORE, shown, lambda space, _: draws(space), Bench.play, least=Level.L3)
 
 
 REFUSALS = (
@@ -117,6 +118,7 @@ TEXT = Drawn(
     {"RS-ERROR-12": ()},
     lambda space, _: faulty(space, ("absent", "device", "dtype", "local_shape"), everywhere=True),
     judge_text,
+    least=Level.L3,
 )
 
 PROPERTIES: tuple[Property, ...] = (EXACT, *VIEWS, *REFUSALS, TEXT)

@@ -1,0 +1,222 @@
+"""Coverage classes, against torch and by example."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reshard_conformance.cases import Case, Side
+from reshard_conformance.contract import Level
+from reshard_conformance.coverage import CLASSES, Box, Coverage, Geometry, SideGeometry, chunks, is_contiguous, level
+from reshard_conformance.generator import Space, cases
+from reshard_conformance.oracle import chunk, coordinates
+
+SHARDED = Side((0, 1), ("S(0)",))
+WHOLE = Side((2,), ("R",))
+BY_NAME = {kind.name: kind for kind in CLASSES}
+
+
+def case(
+    shape: tuple[int, ...], src: Side = SHARDED, dst: Side = WHOLE, *, size: int = 3, dtype: str = "float32"
+) -> Case:
+    return Case(size, shape, dtype, src, dst)
+
+
+@given(st.integers(0, 40), st.integers(1, 9))
+def test_chunks_are_those_of_torch(size: int, parts: int) -> None:
+    found = [(high - low) for low, high in chunks((0, size), parts)]
+    pieces = [piece.numel() for piece in torch.arange(size).chunk(parts)]
+    assert found[: len(pieces)] == pieces
+    assert sum(found) == size
+    assert len(found) == parts
+
+
+@given(cases(Space()))
+def test_every_rank_has_the_box_that_torch_chunk_leaves(drawn: Case) -> None:
+    whole = torch.arange(math.prod(drawn.shape)).reshape(drawn.shape)
+    for side in (drawn.src, drawn.dst):
+        geometry = SideGeometry(side, drawn.shape)
+        for rank in side.ranks:
+            shard, place = whole, coordinates(side, rank)
+            for dim, parts, index in zip(geometry.dims, side.mesh_shape, place or (), strict=True):
+                shard = shard if dim is None else chunk(shard, parts, dim, index)
+            box = geometry.boxes[rank]
+            assert torch.equal(whole[tuple(slice(low, high) for low, high in box)], shard)
+
+
+@given(cases(Space()))
+def test_the_shards_tile_the_tensor_and_are_held_by_as_many_ranks_each(drawn: Case) -> None:
+    for side in (drawn.src, drawn.dst):
+        geometry = SideGeometry(side, drawn.shape)
+        shards = list(geometry.shards)
+        assert sum(math.prod(high - low for low, high in shard) for shard in shards) == math.prod(drawn.shape)
+        assert len(shards) * geometry.replicas == len(side.ranks)
+        assert set(geometry.boxes.values()) == set(shards)
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> tuple[Box, Box]:
+    parent = tuple((0, size) for size in draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
+    lows = [draw(st.integers(0, high - 1)) for _, high in parent]
+    return tuple((low, draw(st.integers(low + 1, high))) for low, (_, high) in zip(lows, parent, strict=True)), parent
+
+
+@given(boxes())
+def test_a_box_is_contiguous_where_torch_finds_it_so(pair: tuple[Box, Box]) -> None:
+    box, parent = pair
+    whole = torch.zeros([high for _, high in parent])
+    view = whole[tuple(slice(low, high) for low, high in box)]
+    assert is_contiguous(box, parent) == view.is_contiguous()
+
+
+@given(cases(Space()))
+def test_a_side_is_strided_where_a_rank_has_a_tensor_that_torch_calls_so(drawn: Case) -> None:
+    from reshard_conformance.handing import hand
+    from reshard_conformance.oracle import Truth
+
+    truth = Truth(drawn, 0)
+    for number, side in enumerate((drawn.src, drawn.dst)):
+        buffers = [hand(drawn, truth, rank)[number].buffer for rank in side.ranks]
+        strided = any(buffer is not None and not buffer.tensor.is_contiguous() for buffer in buffers)
+        found = SideGeometry(side, drawn.shape).is_strided
+        assert found == strided or (found and side.memory == "mixed")  # the widest shard may be a contiguous one there
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [
+        ("uneven on a sharded dim", case((3,)), case((4,))),
+        ("an empty shard", case((1, 4)), case((0, 4))),
+        (
+            "several mesh dims on one tensor dim",
+            case((8,), Side(((0, 1), (2, 3)), ("S(0)", "S(-1)")), size=4),
+            case((8, 8), Side(((0, 1), (2, 3)), ("S(0)", "S(1)")), size=4),
+        ),
+        ("mesh of 2 dims", case((4,), Side(((0, 1),), ("R", "R"))), case((4,))),
+        ("mesh of 3 dims", case((4,), Side((((0,),),), ("R", "R", "R"))), case((4,), Side(((0,),), ("R", "R")))),
+        ("ranks not ascending", case((4,), Side((1, 0), ("S(0)",))), case((4,))),
+        ("meshes disjoint", case((4,)), case((4,), dst=Side((1,), ("R",)))),
+        ("meshes equal", case((4,), dst=Side((1, 0), ("R",))), case((4,))),
+        ("meshes overlapping", case((4,), dst=Side((1,), ("R",))), case((4,), dst=Side((1, 0), ("R",)))),
+        ("idle ranks", case((4,), size=4), case((4,))),
+        ("source replicated", case((4,), Side((0, 1), ("R",))), case((4,), Side(((0,),), ("R", "R")))),
+        ("destination replicated", case((4,), dst=Side((1, 2), ("R",))), case((4,))),
+        ("tensor of 0 dims", case((), Side((0,), ("R",))), case((1,))),
+        ("tensor of 4 or more dims", case((2, 1, 1, 1)), case((2, 1, 1))),
+        ("a dim of size 0", case((2, 0)), case((2, 1))),
+        ("a dim of size 1", case((2, 1)), case((2, 2))),
+        (
+            "non-contiguous source",
+            case((4, 4), Side((0,), ("R",), "transposed")),
+            case((4,), Side((0,), ("R",), "transposed")),
+        ),
+        (
+            "non-contiguous destination",
+            case((4, 1), dst=Side((2,), ("R",), "sliced")),
+            case((1, 4), dst=Side((2,), ("R",), "sliced")),
+        ),
+        ("dtype outside NCCL's own", case((2,), dtype="bool"), case((2,), dtype="uint64")),
+        ("negative shard dim", case((2,), Side((0, 1), ("S(-1)",))), case((2,))),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_belongs_to_a_class_and_what_does_not(name: str, inside: Case, outside: Case) -> None:
+    assert BY_NAME[name].holds(Geometry(inside))
+    assert not BY_NAME[name].holds(Geometry(outside))
+
+
+ROWS = Side((0, 1), ("S(0)",))
+COLUMNS = Side((0, 1), ("S(1)",))
+PAIR = Side((2, 3), ("R",))
+
+
+@pytest.mark.parametrize(
+    ("shape", "src", "dst", "striped"),
+    [
+        ((4, 6), ROWS, PAIR, True),
+        ((5, 6), ROWS, PAIR, False),  # rows do not divide by the replicas
+        ((4, 6), COLUMNS, PAIR, True),  # a source shard is sent whole columns wide, which is contiguous there
+        ((4, 6), COLUMNS, Side(((2, 3), (4, 5)), ("S(1)", "R")), True),
+        (
+            (4, 6),
+            Side((0, 1, 6), ("S(1)",)),
+            Side(((2, 3), (4, 5)), ("S(1)", "R")),
+            False,
+        ),  # contiguous on neither side
+        ((2, 6), Side((0, 1, 6), ("S(1)",)), Side(((2, 3), (4, 5)), ("S(1)", "R")), True),  # single rows always are
+        ((4, 6), ROWS, Side((2, 3), ("S(0)",)), False),  # no replicas
+        ((), Side((0,), ("R",)), PAIR, False),  # no dim to split
+        ((0, 6), ROWS, PAIR, False),  # nothing to stripe
+        ((2, 6), ROWS, Side(((2, 3), (4, 5), (6, 7)), ("S(0)", "R")), False),  # one row over two replicas
+    ],
+)
+def test_when_upstreams_rule_stripes(shape: tuple[int, ...], src: Side, dst: Side, striped: bool) -> None:
+    assert Geometry(Case(8, shape, "float32", src, dst)).is_striped == striped
+
+
+def test_every_class_has_its_floor_of_the_design() -> None:
+    floors = [round(100 * kind.floor) for kind in CLASSES]
+    assert floors == [25, 8, 15, 30, 10, 15, 20, 10, 15, 10, 25, 25, 6, 1, 5, 3, 10, 15, 15, 10, 5]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "sizes", "name", "admitted"),
+    [
+        (Level.L3, (2,), "uneven on a sharded dim", True),
+        (Level.L1, (8,), "uneven on a sharded dim", False),
+        (Level.L2, (2,), "uneven on a sharded dim", False),  # the other mesh needs a rank of its own
+        (Level.L2, (3,), "uneven on a sharded dim", True),
+        (Level.L3, (1,), "meshes disjoint", False),
+        (Level.L0, (2,), "meshes disjoint", True),
+        (Level.L2, (8,), "meshes equal", False),
+        (Level.L3, (1,), "mesh of 3 dims", True),
+        (Level.L0, (8,), "mesh of 3 dims", False),
+    ],
+)
+def test_which_classes_a_level_and_a_world_size_admit(
+    claimed: Level, sizes: tuple[int, ...], name: str, admitted: bool
+) -> None:
+    assert BY_NAME[name].admitted(claimed, sizes) == admitted
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (case((4,)), Level.L0),
+        (case((4,), Side(((0, 1),), ("R", "S(0)"))), Level.L1),
+        (case((4,), Side((1, 0), ("S(0)",))), Level.L1),
+        (case((3,)), Level.L2),
+        (case((4, 0)), Level.L2),
+        (case((4,), size=4), Level.L3),
+        (case((4,), dst=Side((1,), ("R",)), size=2), Level.L3),
+        (case((4,), dtype="int16"), Level.L3),
+        (case((4,), Side((0, 1), ("S(0)",), "sliced")), Level.L3),
+    ],
+)
+def test_the_level_that_a_case_needs(found: Case, expected: Level) -> None:
+    assert level(found) is expected
+
+
+def test_coverage_counts_merges_and_tells_what_lags() -> None:
+    one, other = Coverage(Level.L0, (3,)), Coverage(Level.L0, (3,))
+    for _ in range(3):
+        one.add(case((4,)))
+    other.add(case((1, 4), Side((0, 1), ("R",))))
+    one.merge(other.total, other.counts)
+    assert one.total == 4
+    assert one.counts["meshes disjoint"] == 4
+    assert one.share(BY_NAME["source replicated"]) == 0.25
+    assert "meshes disjoint" not in one.lagging()
+    assert one.lagging()[0] in {"destination replicated", "destination striped", "tensor of 0 dims"}
+    assert "source replicated" not in one.lagging()
+    assert "source replicated" in one.lagging(1.1)
+    assert "uneven on a sharded dim" not in one.lagging()  # L0 has none
+
+
+def test_an_empty_run_lags_everywhere() -> None:
+    empty = Coverage(Level.L3, (8,))
+    assert set(empty.lagging()) == {kind.name for kind in CLASSES}

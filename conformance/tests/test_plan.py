@@ -1,0 +1,61 @@
+"""What a run plays: everything that is claimed, the same each time, and a fresh tenth."""
+
+from __future__ import annotations
+
+import pytest
+
+from reshard_conformance.contract import Level, Profile
+from reshard_conformance.plan import EFFORTS, SIZES, Chunk, plan, played
+from reshard_conformance.profiles import PROPERTIES
+
+WORLDS = {"sim": SIZES["sim"], "gloo": SIZES["gloo"]}
+ALL = tuple(Profile)
+
+
+def examples(chunks: list[Chunk]) -> int:
+    return sum(chunk.rounds * chunk.examples for chunk in chunks)
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_the_fixed_part_does_not_depend_on_the_seed(effort: str) -> None:
+    one, other = (plan(WORLDS, ALL, Level.L3, effort, seed) for seed in (1, 2))
+    fixed = [chunk for chunk in one if not chunk.fresh]
+    assert fixed == [chunk for chunk in other if not chunk.fresh]
+    assert {chunk.seed for chunk in one if chunk.fresh}.isdisjoint(chunk.seed for chunk in other if chunk.fresh)
+    assert {chunk.seed for chunk in one if chunk.fresh}.isdisjoint(chunk.seed for chunk in fixed)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_fresh_part_is_a_tenth_of_each_property(world: str) -> None:
+    chunks = [chunk for chunk in plan(WORLDS, ALL, Level.L3, "quick", 3) if chunk.world == world]
+    for prop in PROPERTIES:
+        fixed = examples([chunk for chunk in chunks if chunk.prop == prop and not chunk.fresh])
+        fresh = examples([chunk for chunk in chunks if chunk.prop == prop and chunk.fresh])
+        single = all(chunk.rounds * chunk.examples <= 1 for chunk in chunks if chunk.prop == prop)
+        assert fresh == (0 if single else -(-fixed // 10)), prop  # what is played once has nothing fresh about it
+
+
+def test_every_property_of_a_profile_is_played_in_sim() -> None:
+    for profile in set(Profile) - {Profile.STREAMS, Profile.LARGE}:
+        chunks = plan({"sim": (8,)}, (profile,), Level.L3, "quick", 0)
+        props = {name for name, prop in PROPERTIES.items() if prop.profile is profile}
+        assert {chunk.prop for chunk in chunks if not chunk.fresh and chunk.examples} == props
+
+
+def test_more_effort_plays_more_of_the_same_kind() -> None:
+    quick, full = ([c for c in plan(WORLDS, ALL, Level.L3, effort, 0) if not c.fresh] for effort in ("quick", "full"))
+    assert examples(full) == EFFORTS["full"] * examples(quick)
+    assert set(quick) <= set(full)
+    assert len(set(full)) == len(full)
+
+
+def test_no_seed_is_used_twice_for_a_property() -> None:
+    chunks = [chunk for chunk in plan(WORLDS, ALL, Level.L3, "quick", 5) if chunk.examples]
+    assert len({(chunk.world, chunk.prop, chunk.seed) for chunk in chunks}) == len(chunks)
+
+
+def test_what_a_lower_level_lacks_is_left_out() -> None:
+    lower = {prop.name for prop in played(ALL, Level.L2)}
+    assert lower < {prop.name for prop in played(ALL, Level.L3)}
+    assert "lazy-views" not in lower
+    assert "exact" in lower
