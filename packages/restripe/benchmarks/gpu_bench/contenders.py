@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from restripe.api import Resharder
 from restripe.bench.case import Case
 from restripe.bench.contenders import Call, Contender, Messages, OneByOne, Ready, Unfit, own
 from restripe.bench.ranks import PATIENCE, Seat, why
@@ -154,7 +155,7 @@ def every(seat: Seat) -> Sequence[Contender]:
     group = Group(seat.rank, seat.size, meet(seat, "group"))
     wires = [BindingsWire(meet(seat, name)) for name in ("raw", "graph", "each")]
     return [
-        *own(group, wires),
+        *own(seat.closing.enter_context(Resharder(group)), wires),
         _or_absent(Redistribute.name, seat, lambda: Redistribute(seat)),
         _or_absent(M2N.name, seat, lambda: M2N(seat)),
         _or_absent("upstream", seat, lambda: upstream(group)),

@@ -213,15 +213,14 @@ class Raw:
         return call
 
 
-def own(group: Any, wires: Sequence[Wire]) -> list[Contender]:
+def own(session: Resharder, wires: Sequence[Wire]) -> list[Contender]:
     """Raw and restripe's ways, in the order of the table; three wires, each with a communicator of its own."""
-    session = Resharder(group)
     return [
         Raw(wires[0]),
         Raw(wires[1], graph=True),
         Raw(wires[2], each=True),
-        OneByOne("drop-in", xferdtensor_python_impl, group),
-        Reshard(group),
+        OneByOne("drop-in", xferdtensor_python_impl, session.group),
+        Reshard(session.group),
         Refit(session),
         Refit(session, graph=True),
     ]

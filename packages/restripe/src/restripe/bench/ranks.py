@@ -41,6 +41,10 @@ class Seat:
         self.store.set(f"told/{self._told}/{self.rank}", pickle.dumps(value))  # type: ignore[arg-type]  # torch types it narrower than it is
         return [pickle.loads(self.store.get(f"told/{self._told}/{rank}")) for rank in range(self.size)]  # noqa: S301 - our own
 
+    def alarm(self, patience: float = PATIENCE) -> None:
+        """Unless the next alarm is set within so many seconds, write where this process is and end it."""
+        faulthandler.dump_traceback_later(patience, exit=True)
+
 
 class _Entry(NamedTuple):
     """A contender that has shown that it can play the row."""
@@ -62,6 +66,7 @@ def play(row: Row, contenders: Sequence[Contender], clock: Clock, seat: Seat) ->
             result.unfit[contender.name] = entry
         else:
             entries.append(entry)
+    seat.alarm()
     for entry, (alone, bursts) in zip(entries, _times(row, entries, clock), strict=True):
         told = seat.tell(([one.host for one in alone], [one.wall for one in alone], bursts, entry.extra))
         host, wall, gpu, extra = zip(*told, strict=True)
@@ -71,8 +76,8 @@ def play(row: Row, contenders: Sequence[Contender], clock: Clock, seat: Seat) ->
 
 def _enter(contender: Contender, case: Case, seat: Seat) -> _Entry | str:
     """Check the contender's bytes and measure its memory; the reason where it cannot play."""
-    faulthandler.dump_traceback_later(PATIENCE, exit=True)
-    reason, extra, ready = "", 0, None
+    seat.alarm()
+    reason, ready = "", None
     case.poison()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
@@ -97,12 +102,13 @@ def _enter(contender: Contender, case: Case, seat: Seat) -> _Entry | str:
 def why(error: Exception) -> str:
     """The first line of what kept a contender from a row."""
     text = str(error) if isinstance(error, Unfit) else f"{type(error).__name__}: {error}"
-    return next(iter(text.splitlines()), "")
+    return next(iter(text.splitlines()), type(error).__name__)
 
 
 def _times(row: Row, entries: Sequence[_Entry], clock: Clock) -> list[tuple[list[Alone], list[float]]]:
     """The times of each contender; who is first changes from repeat to repeat."""
-    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    if not entries:
+        return []
     leads = [_lead(row, entry, clock) for entry in entries]
     times: list[tuple[list[Alone], list[float]]] = [([], []) for _ in entries]
     order = list(range(len(entries)))

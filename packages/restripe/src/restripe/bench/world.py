@@ -18,6 +18,7 @@ from torch import multiprocessing
 from torch._C._distributed_c10d import TCPStore
 
 from restripe import comm
+from restripe.api import Resharder
 from restripe.bench.clock import Clock, Gate
 from restripe.bench.contenders import Contender, ModuleWire, own
 from restripe.bench.ranks import PATIENCE, Seat, play
@@ -60,7 +61,8 @@ def meet(seat: Seat, name: str) -> Communicator:
 
 def restripes(seat: Seat) -> list[Contender]:
     """restripe's ways, and raw through its own communicators."""
-    return own(Group(meet(seat, "group")), [ModuleWire(meet(seat, name)) for name in ("raw", "graph", "each")])
+    wires = [ModuleWire(meet(seat, name)) for name in ("raw", "graph", "each")]
+    return own(seat.closing.enter_context(Resharder(Group(meet(seat, "group")))), wires)
 
 
 def gpus() -> int:
@@ -126,10 +128,10 @@ def _end(ranks: Sequence[BaseProcess], what: str) -> NoReturn:
 
 def serve(rank: int, plan: Plan, outlet: Connection) -> None:
     """What one process does: rank 0 sends the results."""
-    faulthandler.dump_traceback_later(2 * PATIENCE, exit=True)
     device = home(rank)
     store = TCPStore(HOST, plan.port, is_master=False, timeout=timedelta(seconds=PATIENCE))
     seat = Seat(rank, plan.size, device, store, plan.gate)
+    seat.alarm(2 * PATIENCE)
     with seat.closing, torch.no_grad(), torch.cuda.stream(torch.cuda.Stream(device)):
         contenders = plan.make(seat)
         clock = Clock(Gate(seat.gate, rank, plan.size), _align(seat))
@@ -137,7 +139,7 @@ def serve(rank: int, plan: Plan, outlet: Connection) -> None:
             result = play(row, contenders, clock, seat)
             if rank == 0:
                 outlet.send(result)
-        faulthandler.dump_traceback_later(LEAVE, exit=True)
+        seat.alarm(LEAVE)
     faulthandler.cancel_dump_traceback_later()
 
 

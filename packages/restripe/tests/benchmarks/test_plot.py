@@ -1,0 +1,18 @@
+"""The picture names every row and contender that it has a ratio for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpu_bench.plot import plot
+
+from .samples import result
+
+
+def test_rows_with_raw_are_drawn(tmp_path: Path) -> None:
+    shown = [result("first", raw=1, reshard=2), result("second", raw=1, refit_graph=3), result("third", reshard=1)]
+    plot(shown, tmp_path / "ratios.svg")
+    drawn = (tmp_path / "ratios.svg").read_text(encoding="utf-8")
+    for text in ("first: GPU time", "second: host time of a call", "reshard", "refit graph"):
+        assert text in drawn
+    assert "third" not in drawn

@@ -1,0 +1,77 @@
+"""Each target of the design is held against the times that it speaks of, and says so when it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpu_bench.targets import ALLOCATOR_BYTES, BOUNDS, Bound, judge, memory, verdicts
+from restripe.bench.rows import rows
+
+from .samples import result, timing
+
+BOUND = Bound(1, "row", "reshard", "raw", "host_us", 1.3)
+
+
+def test_a_verdict_reads_as_one_line() -> None:
+    verdict = judge(BOUND, result("row", raw=100, reshard=121))
+    assert verdict.text == "target 1 host 1.3x raw, row, reshard: 1.21 (1.21-1.21) holds"
+    assert verdict.holds is True
+
+
+@pytest.mark.parametrize(("times", "holds"), [(130, True), (131, False)])
+def test_a_bound_holds_up_to_its_ratio(times: float, *, holds: bool) -> None:
+    verdict = judge(BOUND, result("row", raw=100, reshard=times))
+    assert verdict.holds is holds
+    assert verdict.text.endswith("holds" if holds else "FAILS")
+
+
+def test_it_is_the_named_time_that_counts() -> None:
+    slow = replace(timing(100), host_us=(200.0,) * 3)
+    found = result("row", raw=100)
+    found.timings["reshard"] = slow
+    assert judge(BOUND, found).holds is False
+    assert judge(replace(BOUND, time="gpu_us"), found).holds is True
+
+
+@pytest.mark.parametrize("missing", ["raw", "reshard"])
+def test_what_was_not_timed_is_neither_held_nor_failed(missing: str) -> None:
+    found = result("row", raw=100, reshard=100)
+    del found.timings[missing]
+    found.unfit[missing] = "not here"
+    verdict = judge(BOUND, found)
+    assert verdict.holds is None
+    assert verdict.text.endswith(f"not measured ({missing}: not here)")
+
+
+def test_memory_may_reach_the_bound_and_the_allocator_s_rounding() -> None:
+    for extra, holds in ((1000 + ALLOCATOR_BYTES, True), (1001 + ALLOCATOR_BYTES, False)):
+        found = result("row", staging=1000)
+        found.timings["refit"] = timing(1, extra=extra)
+        assert memory("refit", found).holds is holds
+
+
+def test_where_nothing_may_be_staged_not_a_byte_is_allowed() -> None:
+    found = result("row")
+    found.timings["refit"] = timing(1, extra=1)
+    verdict = memory("refit", found)
+    assert verdict.holds is False
+    assert verdict.text == "target 5 memory 0 bytes, row, refit: 1 bytes FAILS"
+
+
+def test_only_rows_that_were_played_are_judged() -> None:
+    texts = [verdict.text for verdict in verdicts([result("point 34 MB", raw=1, reshard=1, refit=1)])]
+    assert len(texts) == 5  # three calls against raw, of which one did not run, and the memory of two
+    assert all("point 34 MB" in text for text in texts)
+
+
+def test_targets_1_2_and_3_have_bounds_on_rows_that_there_are() -> None:
+    assert {bound.target for bound in BOUNDS} == {1, 2, 3}
+    assert {bound.row for bound in BOUNDS} <= {row.name for row in rows()}
+
+
+def test_json_has_the_spread_by_name() -> None:
+    told = judge(BOUND, result("row", raw=100, reshard=121)).told()
+    assert told["spread"] == pytest.approx({"median": 1.21, "p10": 1.21, "p90": 1.21})
+    assert (told["holds"], told["text"][:8]) == (True, "target 1")
