@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -33,8 +35,8 @@ def faulty(fault: ReshardError) -> bytes:
     return record(fault, Terms.of([ONE]).told(), 1, 100)
 
 
-def prepares(*items: Item, call: int = 1, budget: int = 100) -> bytes:
-    return record(None, describe(items), call, budget)
+def prepares(*items: Item, call: int = 1, budget: int = 100, graph: bool = False) -> bytes:
+    return record(None, describe(items, graph=graph), call, budget)
 
 
 @pytest.mark.requirement("RS-AGREE-1", "RS-AGREE-2")
@@ -43,14 +45,14 @@ def test_equal_calls_agree() -> None:
 
 
 DIFFERENCES = [
-    (told(ONE._replace(dtype=torch.half)), DtypeError, "expected dtype torch.float32 as on rank 0, got torch.float16"),
-    (told(ONE._replace(shape=(4, 7))), ShapeError, r"expected shape (4, 6) as on rank 0, got (4, 7)"),
-    (told(ONE._replace(shape=(4, 7), dtype=torch.half)), DtypeError, "dtype and shape"),
-    (told(ONE._replace(src=COLUMNS)), AgreementError, "layouts"),
-    (told(ONE._replace(dst=Layout(Mesh((2, 1), (1, 0)), (Shard(1), Replicate())))), AgreementError, "layouts"),
-    (told(ONE._replace(name="other")), AgreementError, "layouts"),
+    (told(replace(ONE, dtype=torch.half)), DtypeError, "expected dtype torch.float32 as on rank 0, got torch.float16"),
+    (told(replace(ONE, shape=(4, 7))), ShapeError, r"expected shape (4, 6) as on rank 0, got (4, 7)"),
+    (told(replace(ONE, shape=(4, 7), dtype=torch.half)), DtypeError, "dtype and shape"),
+    (told(replace(ONE, src=COLUMNS)), AgreementError, "layouts"),
+    (told(replace(ONE, dst=Layout(Mesh((2, 1), (1, 0)), (Shard(1), Replicate())))), AgreementError, "layouts"),
+    (told(replace(ONE, name="other")), AgreementError, "layouts"),
     (told(call=2), AgreementError, "expected call number 1 as on rank 0, got 2"),
-    (told(ONE._replace(dtype=torch.half), call=2), AgreementError, "dtype and call number"),
+    (told(replace(ONE, dtype=torch.half), call=2), AgreementError, "dtype and call number"),
     (told(budget=99), AgreementError, "expected staging budget 100 as on rank 0, got 99"),
 ]
 
@@ -83,13 +85,13 @@ def test_a_fault_wins_over_a_difference() -> None:
 
 @pytest.mark.requirement("RS-AGREE-2")
 def test_a_batch_differs_where_any_of_its_tensors_does() -> None:
-    both = [ONE._replace(name="a"), ONE._replace(name="b")]
+    both = [replace(ONE, name="a"), replace(ONE, name="b")]
     assert Terms.of(both) == Terms.of(list(both))
     for other in (
         [both[1], both[0]],
-        [both[0], both[1]._replace(dtype=torch.half)],
-        [both[0], both[1]._replace(shape=(4, 9))],
-        [both[0], both[1]._replace(src=COLUMNS)],
+        [both[0], replace(both[1], dtype=torch.half)],
+        [both[0], replace(both[1], shape=(4, 9))],
+        [both[0], replace(both[1], src=COLUMNS)],
         both[:1],
     ):
         assert Terms.of(other) != Terms.of(both)
@@ -97,7 +99,7 @@ def test_a_batch_differs_where_any_of_its_tensors_does() -> None:
 
 def test_records_are_small_whatever_the_mesh() -> None:
     ranks = tuple(range(4096))
-    large = ONE._replace(src=Layout(Mesh((4096,), ranks), (Shard(0),)))
+    large = replace(ONE, src=Layout(Mesh((4096,), ranks), (Shard(0),)))
     assert len(told(large)) < 400
 
 
@@ -148,6 +150,7 @@ def test_an_item_with_a_side_that_no_rank_names(side: str, layout: str) -> None:
         (told(), prepares(WEIGHT), "another call: expected call reshard as on rank 0, got prepare"),
         (prepares(WEIGHT), told(), "another call: expected call prepare as on rank 0, got reshard"),
         (prepares(WEIGHT), prepares(WEIGHT, call=2), "another call number: expected call number 1 as on rank 0, got 2"),
+        (prepares(WEIGHT), prepares(WEIGHT, graph=True), "another graph: expected graph False as on rank 0, got True"),
         (prepares(), prepares(budget=7), "another staging budget: expected staging budget 100 as on rank 0, got 7"),
     ],
 )

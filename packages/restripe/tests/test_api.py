@@ -15,6 +15,7 @@ from reshard_conformance.trace import balance, symmetry
 from restripe import Item, Layout, Mesh, Resharder
 from restripe.errors import (
     AgreementError,
+    AliasingError,
     DtypeError,
     InvalidPlacementError,
     LayoutError,
@@ -24,6 +25,7 @@ from restripe.errors import (
     UnsupportedPlacementError,
 )
 from restripe.group import state
+from restripe.xferdtensor_python import xferdtensor_python_impl
 
 from .conftest import Worlds
 from .moves import Move, Side, bits
@@ -368,6 +370,119 @@ def test_tensors_that_were_not_prepared_are_refused_by_all(worlds: Worlds, given
     assert len(set(texts)) == 1
     assert texts[0].startswith("rank 1: ")
     assert text in texts[0]
+
+
+PAIR = {
+    "a": Move((4, 3), Side([0], (None,)), Side([1], (None,))),
+    "b": Move((4, 3), Side([0], (None,)), Side([1], (None,))),
+}
+
+
+def run_sharing(group: Group, where: dict[tuple[str, str], int]) -> None:
+    """A refit of two items from rank 0 to rank 1, where `where` places its tensors of some sides in one memory."""
+    refit = Resharder(group, check="always").prepare(items(PAIR, group.rank))
+    memory = torch.zeros(40, dtype=torch.int32)
+    sides: dict[str, dict[str, torch.Tensor]] = {"src": {}, "dst": {}}
+    for name, move in PAIR.items():
+        for side, local in zip(sides, move.hand(group.rank), strict=True):
+            if local is not None:
+                start = where.get((name, side))
+                sides[side][name] = local if start is None else memory[start : start + 12].view(4, 3).copy_(local)
+    refit.run(sides["src"], sides["dst"])
+
+
+@pytest.mark.requirement("RS-ERROR-8", "RS-ERROR-11", "RS-BATCH-1")
+def test_destinations_of_two_items_that_share_memory_are_refused_by_all(worlds: Worlds) -> None:
+    world = worlds(3)
+    (text,) = set(world.refuses(lambda group: run_sharing(group, {("a", "dst"): 0, ("b", "dst"): 11}), AliasingError))
+    assert text.startswith("rank 1: destination 'a' and destination 'b' share elements")
+    assert not any("send" in world.ops(rank) for rank in range(3))
+    world.run(lambda group: run_sharing(group, {("a", "dst"): 0, ("b", "dst"): 12}))
+
+
+@pytest.mark.requirement("RS-EXACT-11", "RS-BATCH-1")
+def test_sources_of_two_items_may_share_memory(worlds: Worlds) -> None:
+    world = worlds(2)
+    world.run(lambda group: run_sharing(group, {("a", "src"): 0, ("b", "src"): 0}))
+
+
+@pytest.mark.requirement("RS-ERROR-8", "RS-BATCH-1")
+@pytest.mark.parametrize("apart", [True, False])
+def test_one_item_s_destination_is_not_another_s_source(worlds: Worlds, apart: bool) -> None:
+    there, back = (
+        Move((4, 3), Side([0], (None,)), Side([1], (None,))),
+        Move((4, 3), Side([1], (None,)), Side([0], (None,))),
+    )
+
+    def body(group: Group) -> None:
+        refit = Resharder(group, check="always").prepare(items({"there": there, "back": back}, group.rank))
+        out, into = there.hand(0)[0], back.hand(0)[1]
+        assert out is not None
+        assert into is not None
+        if group.rank == 1:
+            mine = torch.cat([out, into])
+            refit.run({"back": mine[4:]}, {"there": mine[:4] if apart else mine[3:7]})
+        else:
+            refit.run({"there": out}, {"back": into})
+
+    world = worlds(2)
+    if apart:
+        world.run(body)
+        return
+    (text,) = set(world.refuses(body, AliasingError))
+    assert text.startswith("rank 1: destination 'there' and source 'back' share elements")
+
+
+@pytest.mark.requirement("RS-BATCH-1", "RS-CACHE-5")
+def test_a_warm_refit_reads_where_its_tensors_lie_now(worlds: Worlds) -> None:
+    def body(group: Group) -> None:
+        refit = Resharder(group).prepare(items(PAIR, group.rank))
+        for start in (0, 13, 1):
+            held = {name: replace(move, seed=start).hand(group.rank) for name, move in PAIR.items()}
+            src, dst = ({name: pair[side] for name, pair in held.items()} for side in (0, 1))
+            refit.run(src, dst)
+            for name, pair in held.items():
+                replace(PAIR[name], seed=start).judge(group.rank, *pair)
+        if group.rank == 1:  # where they lie is looked at in every call
+            into = torch.zeros(8, 3, dtype=torch.int32)
+            with pytest.raises(AliasingError, match="destination 'a' and destination 'b'"):
+                refit.run({}, {"a": into[:4], "b": into[1:5]})
+
+    worlds(2).run(body)
+
+
+@pytest.mark.requirement("RS-ERROR-1", "RS-ERROR-9", "RS-CACHE-5")
+def test_a_warm_call_with_a_placement_that_only_looks_alike_is_refused(worlds: Worlds) -> None:
+    class Fancy(Shard):
+        """A subclass that says that it equals what it extends."""
+
+    world = worlds(4, "always")
+    placements = MOVE.src.placements
+
+    def body(group: Group, placements: Any) -> None:
+        src, dst = MOVE.hand(group.rank)
+        out, into = MOVE.references(src, dst)
+        xferdtensor_python_impl(
+            out, MOVE.src.reference, placements, into, MOVE.dst.reference, MOVE.dst.placements, group
+        )
+
+    for _ in range(2):
+        world.run(lambda group: body(group, placements))
+    world.refuses(lambda group: body(group, (Fancy(0),)), UnsupportedPlacementError)
+    world.refuses(lambda group: body(group, Shard(0)), LayoutError)
+    world.refuses(lambda group: body(group, ([0],)), UnsupportedPlacementError)
+
+
+@pytest.mark.requirement("RS-ERROR-8", "RS-ERROR-9")
+def test_a_wrong_shape_is_told_before_shared_elements(worlds: Worlds) -> None:
+    move = Move((6, 4), Side([0, 1], (0,)), Side([0, 1], (1,)))
+
+    def body(group: Group) -> None:
+        shared = torch.zeros(9, dtype=torch.int32)
+        call(move, group, **({"src": shared, "dst": shared} if group.rank == 1 else {}))
+
+    (text,) = set(worlds(2).refuses(body, ShapeError))
+    assert text.startswith("rank 1: source 'tensor': expected a local tensor of (3, 4)")
 
 
 @pytest.mark.requirement("RS-CACHE-5", "RS-CACHE-7")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given as hypothesis_given
+from hypothesis import settings
+from hypothesis import strategies as st
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from restripe import Item, Layout, Mesh, TensorRef
-from restripe.arguments import Given, Whole, check, counted, known_shape, layouts, read
+from restripe.arguments import Given, Whole, check, check_memory, counted, known_shape, layouts, read
 from restripe.errors import (
     AliasingError,
     DeviceError,
@@ -25,6 +30,7 @@ from restripe.errors import (
     UnsupportedPlacementError,
 )
 from restripe.planning import plan
+from restripe.staging import geometry
 
 from .views import pending
 
@@ -195,22 +201,122 @@ def test_the_first_fault_of_the_table_wins_on_either_side() -> None:
         held(0, given(shared), given(shared))
 
 
+Requests = list[tuple[Whole, Given, Given]]
+
+
+def lie(requests: Requests, idle: tuple[int, ...] = ()) -> None:
+    """Check where the tensors of a call lie; this rank moves nothing of the requests of these numbers."""
+    check_memory(
+        requests,
+        [
+            (0, 0) if number in idle else (reach(src.local), reach(dst.local))
+            for number, (_, src, dst) in enumerate(requests)
+        ],
+    )
+
+
+def reach(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else geometry(tensor).extent
+
+
 @pytest.mark.requirement("RS-ERROR-8", "RS-EXACT-11")
 def test_sides_that_share_elements_are_refused_and_sides_that_interleave_are_not() -> None:
     memory = torch.zeros(2, 6, 2)
     inside = memory.flatten()[1::2]
-    held(0, given(memory[..., 0]), given(inside.view(4, 3)))
-    with pytest.raises(AliasingError, match=r"source and destination 'layer.weight' share elements"):
-        held(0, given(memory[..., 0]), given(memory.flatten()[::2].view(4, 3)))
+    lie([(ITEM, given(memory[..., 0]), given(inside.view(4, 3)))])
+    text = r"(source|destination) 'layer.weight' and (source|destination) 'layer.weight' share elements"
+    with pytest.raises(AliasingError, match=text):
+        lie([(ITEM, given(memory[..., 0]), given(memory.flatten()[::2].view(4, 3)))])
 
 
 @pytest.mark.requirement("RS-ERROR-8")
 def test_aliasing_is_no_fault_where_the_rank_moves_nothing() -> None:
-    item = ITEM._replace(shape=(1, 6), src=ROWS, dst=Layout(Mesh((2,), (0, 1)), (Shard(0),)))
+    item = replace(ITEM, shape=(1, 6), src=ROWS, dst=Layout(Mesh((2,), (0, 1)), (Shard(0),)))
     idle = plan(item.src, item.dst, item.shape, 1)
     assert idle.idle
     empty = torch.zeros(0, 6)
     check(item, idle, 1, CPU, given(empty), given(empty))
+    same = given(torch.zeros(4))
+    lie([(item, same, same), (item, same, same)], idle=(0, 1))
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Requests:
+    """Requests whose tensors are pieces of one memory, or absent."""
+    memory = torch.zeros(60)
+
+    def piece() -> Given:
+        if draw(st.booleans()):
+            return NONE
+        size, step = draw(st.integers(0, 4)), draw(st.integers(1, 3))
+        return given(memory.as_strided((size,), (step,), draw(st.integers(0, 48))))
+
+    return [(replace(ITEM, name=str(n)), piece(), piece()) for n in range(draw(st.integers(1, 5)))]
+
+
+@pytest.mark.requirement("RS-ERROR-8", "RS-EXACT-11", "RS-BATCH-1")
+@settings(max_examples=600, deadline=None, derandomize=True)
+@hypothesis_given(calls())
+def test_a_destination_shares_elements_with_no_other_tensor_of_a_call_and_sources_may(requests: Requests) -> None:
+    def elements(one: Given) -> set[int]:
+        local = torch.zeros(0) if one.local is None else one.local
+        return {int(local.storage_offset()) + n * local.stride(0) for n in range(local.numel())}
+
+    sides = [(name, elements(one)) for _, *both in requests for name, one in zip(("src", "dst"), both, strict=True)]
+    shared = any(mine & yours for (one, mine), (other, yours) in combinations(sides, 2) if "dst" in (one, other))
+    try:
+        lie(requests)
+    except AliasingError:
+        assert shared
+    else:
+        assert not shared
+
+
+@pytest.mark.requirement("RS-ERROR-8", "RS-ERROR-12")
+def test_an_error_about_two_items_names_both() -> None:
+    weights = torch.zeros(8)
+    requests = [
+        (replace(ITEM, name="up"), given(weights[:4]), NONE),
+        (replace(ITEM, name="down"), NONE, given(weights[2:])),
+    ]
+    with pytest.raises(AliasingError, match="source 'up' and destination 'down' share elements"):
+        lie(requests)
+    lie(requests, idle=(1,))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "other"},
+        {"shape": (4, 7)},
+        {"dtype": torch.half},
+        {"src": COLUMNS},
+        {"dst": ROWS},
+    ],
+)
+def test_items_are_one_where_all_that_they_say_is(change: dict[str, Any]) -> None:
+    same = Whole(ITEM.name, ITEM.shape, ITEM.dtype, Layout(Mesh((2,), (0, 1)), (Shard(0),)), COLUMNS)
+    assert same == ITEM
+    assert hash(same) == hash(ITEM)
+    assert replace(same, **change) != ITEM
+
+
+def test_tensors_that_are_bound_alike_look_alike() -> None:
+    base = torch.zeros(4, 6)
+    assert given(base).look == given(torch.ones(4, 6)).look == given(torch.zeros(9, 6)[5:]).look
+    others: list[Given] = [
+        NONE,
+        given(base, (4, 6)),
+        given(base, None, torch.half),
+        given(torch.zeros(4, 7)),
+        given(torch.zeros(6, 4).t()),
+        given(torch.zeros(4, 6, dtype=torch.int32)),
+        given(torch.zeros(4, 6, device="meta")),
+        given(torch._neg_view(base)),
+    ]
+    assert len({one.look for one in [given(base), *others]}) == len(others) + 1
+    wave = torch.zeros(4, dtype=torch.complex64)
+    assert given(wave).look != given(wave.conj()).look
 
 
 @pytest.mark.requirement("RS-LAYOUT-4", "RS-ERROR-2")

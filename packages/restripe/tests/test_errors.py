@@ -18,6 +18,7 @@ ALSO = {
     "AliasingError": ValueError,
     "AgreementError": RuntimeError,
     "PeerTimeoutError": TimeoutError,
+    "CaptureError": RuntimeError,
 }
 
 

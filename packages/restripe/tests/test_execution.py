@@ -1,14 +1,19 @@
-"""What arrives, whatever the memory: every odd view as source and as destination, under every shape of plan."""
+"""Programs on tensors, and what arrives, whatever the memory: every odd view on both sides, under every shape of plan."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch.distributed import _functional_collectives
 
-from restripe.planning import Reason, plan
+from restripe.binding import Buffer, Rebuild, Round, Span, View
+from restripe.execution import execute
+from restripe.planning import FanOut, FanOutKind, Reason, plan
 
 from .conftest import Worlds
 from .moves import Maker, Move, Side, bits, contiguous, poisoned
@@ -213,3 +218,98 @@ def test_each_call_moves_what_its_source_holds_then(worlds: Worlds, reason: Reas
 )
 def test_layouts_of_many_kinds(worlds: Worlds, move: Move) -> None:
     move.run(worlds(5))
+
+
+class Wire:
+    """A transport that notes its calls; what it receives is 9, and it gathers and broadcasts what is there."""
+
+    rank, size, device = 0, 2, torch.device("cpu")
+
+    def __init__(self, **more: Any) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.__dict__ |= more
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        self.calls.append(("group",))
+        yield
+        self.calls.append(("end",))
+
+    def send(self, buffer: Any, peer: int, stream: Any = None) -> None:
+        self.calls.append(("send", self._told(buffer), peer, stream))
+
+    def recv(self, buffer: Any, peer: int, stream: Any = None) -> None:
+        self.calls.append(("recv", self._told(buffer), peer, stream))
+        if isinstance(buffer, torch.Tensor):
+            buffer.fill_(9)
+
+    def all_gather(self, output: Any, part: Any, stream: Any = None) -> None:
+        self.calls.append(("all_gather", self._told(output), self._told(part), stream))
+
+    def broadcast(self, buffer: Any, root: int, stream: Any = None) -> None:
+        self.calls.append(("broadcast", self._told(buffer), root, stream))
+
+    def _told(self, buffer: Any) -> Any:
+        if not isinstance(buffer, torch.Tensor):
+            return buffer
+        assert buffer.dtype == torch.uint8
+        assert not buffer.is_inference()
+        return buffer.tolist()
+
+
+def wire(**more: Any) -> Any:
+    return Wire(**more)
+
+
+FAN_OUT = FanOut(FanOutKind.ALL_GATHER, (0, 1), 1)
+TURN = Round(  # 3 columns of 2 rows are packed from memory 0, and 2 are unpacked to memory 1
+    buffers=[Buffer(2, 5, 1)],
+    packs=[(View(2, 0, (3,), (1,)), View(0, 1, (3,), (2,)))],
+    sends=[(Span(2, 0, 3), 1)],
+    receives=[(Span(2, 3, 2), 1)],
+    unpacks=[(View(1, 2, (2,), (2,)), View(2, 3, (2,), (1,)))],
+    rebuilds=[Rebuild(0, FAN_OUT, Span(1, 0, 4), Span(1, 2, 2))],
+    drops=[2],
+)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_a_round_packs_exchanges_unpacks_and_rebuilds(mode: type) -> None:
+    src, dst = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8)
+    base, replicas, stream = wire(), wire(), object()
+    with mode():
+        execute([TURN], [src, dst], base, {0: replicas}, stream)
+    assert base.calls == [("group",), ("send", [1, 3, 5], 1, stream), ("recv", base.calls[2][1], 1, stream), ("end",)]
+    assert dst.tolist() == [0, 0, 9, 0, 9, 0]
+    assert replicas.calls == [("all_gather", [0, 0, 9, 0], [9, 0], stream)]
+
+
+def test_a_round_without_messages_submits_none_and_a_broadcast_comes_from_the_first_member() -> None:
+    src, dst = torch.arange(4, dtype=torch.int16), torch.zeros(5, dtype=torch.int16)
+    base, replicas = wire(), wire()
+    fan_out = replace(FAN_OUT, kind=FanOutKind.BROADCAST)
+    step = Round(
+        packs=[(View(1, 0, (2,), (2,)), View(0, 0, (2,), (1,))), (View(1, 1, (), ()), View(0, 3, (), ()))],
+        rebuilds=[Rebuild(0, fan_out, Span(1, 0, 6), Span(1, 3, 3))],
+        finishes=[(View(1, 4, (), ()), View(0, 2, (), ()))],
+    )
+    execute([step], [src, dst], base, {0: replicas})
+    assert base.calls == []
+    assert replicas.calls == [("broadcast", [0, 0, 3, 0, 1, 0], 0, None)]
+    assert dst.tolist() == [0, 3, 1, 0, 2]
+
+
+def test_a_transport_that_takes_pointers_is_given_addresses_and_lengths() -> None:
+    src, dst = torch.arange(9, dtype=torch.int16)[3:], torch.zeros(6, dtype=torch.int16)
+    base, replicas = wire(takes_pointers=True), wire()
+    step = replace(TURN, sends=[(Span(0, 2, 4), 1), (Span(2, 1, 2), 1)], packs=[], unpacks=[], receives=[])
+    execute([step], [src, dst], base, {0: replicas})
+    (_, first, *_), (_, staged, *_) = base.calls[1:3]
+    assert first == (src.data_ptr() + 2, 4)
+    assert staged[1] == 2
+    assert replicas.calls == [("all_gather", *[(dst.data_ptr() + at, n) for at, n in ((0, 4), (2, 2))], None)]
+
+
+def test_a_program_that_reaches_for_what_a_rank_has_not_is_refused() -> None:
+    with pytest.raises(IndexError, match="memory 0 is not this rank's"):
+        execute([TURN], [None, torch.zeros(4, dtype=torch.int8)], wire(), {})

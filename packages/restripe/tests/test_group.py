@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +15,16 @@ import torch
 
 import restripe
 from reshard_conformance.trace import balance, symmetry
+from restripe import Item, Resharder, binding, planning
 from restripe import group as module
-from restripe import planning
-from restripe.errors import LayoutError
+from restripe.errors import AgreementError, AliasingError, CaptureError, DtypeError, LayoutError, ShapeError
 from restripe.group import Options, state, states
+from restripe.links import Links
 
 from .conftest import Worlds
 from .moves import Move, Side
-from .world import Group
+from .views import conjugate, permuted
+from .world import Group, World
 
 POINT = Move((4, 6), Side([0, 1], (0,)), Side([2], (None,)))
 REPLICAS = Side([[1, 2], [0, 3]], (0, None))
@@ -30,6 +33,8 @@ SPLIT = Move((4, 6), Side([0, 1], (0,)), REPLICAS)
 
 class Recorder:
     """A communicator that only notes how it is released."""
+
+    rank, device = 0, torch.device("cpu")
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.name, self.log = name, log
@@ -62,8 +67,26 @@ def clear(group: Group) -> None:
 def used(name: str, log: list[str]) -> Plain:
     """A group that holds one communicator."""
     group = Plain()
-    state(group)._made.append(Recorder(name, log))  # type: ignore[arg-type]
+    hold(group, Recorder(name, log))
     return group
+
+
+def hold(group: Plain, recorder: Recorder) -> None:
+    """Let the group's state own one more communicator."""
+    state(group)._retired.append(Links(recorder, owned=True))  # type: ignore[arg-type]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of tensors of each program that is bound from now on."""
+    counts: list[int] = []
+    bind = binding.bind
+
+    def counting(plans: Any, schedule: Any, geometries: Any) -> Any:
+        counts.append(len(plans))
+        return bind(plans, schedule, geometries)
+
+    monkeypatch.setattr(module, "bind", counting)
+    return counts
 
 
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
@@ -113,6 +136,43 @@ def test_a_warm_call_plans_nothing_until_a_clear(worlds: Worlds, monkeypatch: py
     world.run(clear)
     SPLIT.run(world)
     assert len(shapes) == 12
+
+
+@pytest.mark.requirement("RS-UPSTREAM-10", "RS-CACHE-5")
+def test_a_warm_call_binds_nothing_also_with_other_tensors_of_the_same_sizes_and_strides(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = worlds(4)
+    counts = counted(monkeypatch)
+    for seed in range(3):  # each play makes tensors of its own
+        replace(SPLIT, seed=seed).run(world)
+    assert counts == [1] * 4
+    turned = replace(SPLIT, source=permuted, destination=permuted)
+    for seed in range(3):
+        replace(turned, seed=seed).run(world)
+    assert counts == [1] * 8
+    replace(SPLIT, seed=3).run(world)
+    assert counts == [1] * 8
+    world.run(clear)
+    SPLIT.run(world)
+    assert counts == [1] * 12
+
+
+@pytest.mark.requirement("RS-UPSTREAM-5")
+def test_the_turn_moves_on_with_the_calls_and_each_holder_s_is_bound_once(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PLANS", 2)
+    world = worlds(6)
+    counts = counted(monkeypatch)
+    moves = [Move((6, size), Side([3, 1, 2], (None,)), Side([4], (None,)), torch.int8) for size in (2, 3)]
+    senders = []
+    for number in range(12):
+        world.forget()
+        moves[number % 2].run(world)
+        senders += [rank for rank in range(6) if "send" in world.ops(rank)]
+    assert senders == [3, 1, 2] * 4
+    assert len(counts) == 6 * len(moves) * 3  # ranks, moves, holders
 
 
 @pytest.mark.requirement("RS-UPSTREAM-11")
@@ -238,7 +298,7 @@ def test_clearing_everything_goes_in_order_of_creation() -> None:
 def test_communicators_are_released_last_made_first() -> None:
     log: list[str] = []
     group = used("base", log)
-    state(group)._made.append(Recorder("split", log))  # type: ignore[arg-type]
+    hold(group, Recorder("split", log))
     restripe.clear_caches(group)
     assert log == ["finalize split", "destroy split", "finalize base", "destroy base"]
 
@@ -279,7 +339,7 @@ def test_a_new_group_under_an_old_id_is_a_new_group() -> None:
         ids.add(id(group))
         found = state(group)
         assert not found.live
-        found._made.append(Recorder("x", []))  # type: ignore[arg-type]
+        hold(group, Recorder("x", []))
         numbers.add(found.number)
     assert len(ids) < 50, "no id came twice, so this run showed nothing"
     assert len(numbers) == 50
@@ -313,3 +373,222 @@ def test_after_a_transport_s_failure_a_clear_waits_for_nobody(
 def test_options_refuse_bad_values_at_birth(options: dict[str, Any], text: str) -> None:
     with pytest.raises(LayoutError, match=text):
         Options(**options)
+
+
+@pytest.mark.requirement("RS-ERROR-9")
+def test_of_the_faults_of_several_tensors_the_first_of_the_table_is_raised(worlds: Worlds) -> None:
+    def body(group: Group, names: str) -> None:
+        items = [Item(name, (4,), torch.int8, *[Side([0], (None,)).layout] * 2) for name in names]
+        shared, twice = torch.zeros(8, dtype=torch.int8), torch.zeros(1, dtype=torch.int8).expand(4)
+        src = {"a": shared[:4], "b": torch.zeros(4, dtype=torch.int8), "c": torch.zeros(5), "d": torch.zeros(4)}
+        dst = {"a": shared[2:6], "b": twice, "c": torch.zeros(4, dtype=torch.int8), "d": torch.zeros(4)}
+        refit = Resharder(group).prepare(items)
+        refit.run(
+            *[{name: side[name].to(torch.int8 if name == "c" else None) for name in names} for side in (src, dst)]
+        )
+
+    world = worlds(1)
+    for names, kind in (("a", AliasingError), ("b", AliasingError), ("abc", ShapeError), ("abcd", DtypeError)):
+        (text,) = world.refuses(lambda group: body(group, names), kind)  # noqa: B023
+        assert f"'{names[-1]}'" in text
+
+
+def test_a_stream_on_the_cpu_is_handed_to_the_transport_as_given(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, stream = worlds(4), object()
+    seen: list[object] = []
+
+    def noting(call: Callable[[torch.Tensor, int], None]) -> Callable[[torch.Tensor, int, object], None]:
+        def noted(buffer: torch.Tensor, peer: int, stream: object) -> None:
+            seen.append(stream)
+            call(buffer, peer)
+
+        return noted
+
+    def body(group: Group) -> None:
+        for op in ("send", "recv"):
+            monkeypatch.setattr(group.communicator, op, noting(getattr(group.communicator, op)))
+        src, dst = POINT.hand(group.rank)
+        work = restripe.reshard(src, dst, group, stream=stream, **given(POINT))
+        POINT.judge(group.rank, src, dst)
+        assert work.is_completed()
+
+    world.run(body)
+    assert len(seen) == 4
+    assert all(one is stream for one in seen)
+
+
+def given(move: Move) -> dict[str, Any]:
+    return {"src_layout": move.src.layout, "dst_layout": move.dst.layout, "shape": move.shape, "dtype": move.dtype}
+
+
+class Streams:
+    """The streams of a device that records every call in a graph."""
+
+    def current(self) -> None:
+        return None
+
+
+def captured(group: Group, links: Links | None, call: Any) -> None:
+    """What a call does while the device's current stream records a graph."""
+    links = state(group).links(group) if links is None else links
+    links.streams = Streams()  # type: ignore[assignment]
+    try:
+        call()
+    finally:
+        links.streams = None
+
+
+@pytest.fixture
+def capturing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+
+
+@pytest.mark.usefixtures("capturing")
+def test_a_call_without_communicators_of_its_own_is_not_recorded(worlds: Worlds) -> None:
+    world = worlds(4)
+    SPLIT.run(world)
+    texts = world.refuses(lambda group: captured(group, None, lambda: SPLIT.play(group)), CaptureError)
+    assert [text.partition(":")[0] for text in texts] == [f"rank {rank}" for rank in range(4)]
+    assert all("graph=True" in text for text in texts)
+    SPLIT.run(world)
+
+
+@pytest.mark.usefixtures("capturing")
+def test_only_a_warm_refit_is_recorded_and_then_exchanges_nothing(worlds: Worlds) -> None:
+    world = worlds(4)
+    item = Item("w", SPLIT.shape, SPLIT.dtype, SPLIT.src.layout, SPLIT.dst.layout)
+    refits = world.run(lambda group: Resharder(group, check="always").prepare([item], graph=True))
+
+    def run(group: Group, move: Move = SPLIT) -> None:
+        src, dst = move.hand(group.rank)
+        refits[group.rank].run({"w": src}, {"w": dst})
+        move.judge(group.rank, src, dst)
+
+    def recorded(group: Group, move: Move = SPLIT) -> None:
+        captured(group, refits[group.rank]._own, lambda: run(group, move))
+
+    assert all("cold" in text for text in world.refuses(recorded, CaptureError))
+    world.run(run)
+    world.forget()
+    world.run(recorded)
+    assert not any({"exchange", "split"} & set(world.ops(rank)) for rank in range(4))
+    turned = replace(SPLIT, destination=permuted)
+    assert all("strides" in text for text in world.refuses(lambda group: recorded(group, turned), CaptureError))
+    lazy = replace(SPLIT, dtype=torch.complex64, source=conjugate)
+    outcomes = world.outcomes(lambda group: recorded(group, lazy))
+    assert {type(outcome) for outcome in outcomes} <= {CaptureError}
+    world.run(clear)
+    assert all("cold" in text for text in world.refuses(recorded, CaptureError))
+    world.run(run)
+    world.run(recorded)
+
+
+def communicators(world: World, op: str) -> list[set[str]]:
+    """The communicators that calls of this name went to, by rank."""
+    return [{event.communicator for event in log if event.op == op} for log in world.events.values()]
+
+
+@pytest.mark.requirement("RS-CACHE-5", "RS-CACHE-7")
+def test_a_refit_for_a_graph_has_communicators_that_end_with_its_session_and_not_before(worlds: Worlds) -> None:
+    world = worlds(4)
+    item = Item("w", SPLIT.shape, SPLIT.dtype, SPLIT.src.layout, SPLIT.dst.layout)
+
+    def run(group: Group, refit: restripe.Refit) -> None:
+        src, dst = SPLIT.hand(group.rank)
+        refit.run({"w": src}, {"w": dst})
+        SPLIT.judge(group.rank, src, dst)
+
+    def body(group: Group) -> restripe.Refit:
+        SPLIT.play(group)
+        with Resharder(group) as session, Resharder(group) as other:
+            refits = [one.prepare([item], graph=True) for one in (session, other)]
+            for refit in refits:
+                run(group, refit)
+            assert state(group).live == 1 + 2 * 2  # the shared split; a base and a split for each graph
+            clear(group)
+            assert state(group).live == 2 * 2
+            run(group, refits[0])
+            assert state(group).live == 2 * 2  # its split is there still
+            other.__exit__(None, None, None)
+            assert state(group).live == 2
+            run(group, refits[0])
+        assert state(group).live == 0
+        return refits[0]
+
+    refits = world.run(body)
+    twins = [{name for name in names if name != "0"} for names in communicators(world, "split")]
+    assert all(len(names) == 2 for names in twins)
+    assert all(twin <= ended for twin, ended in zip(twins, communicators(world, "destroy"), strict=True))
+    assert balance(world.events) == symmetry(world.events) == []
+    world.forget()
+    world.run(lambda group: run(group, refits[group.rank]))  # over the group's own, from now on
+    assert {event.communicator.partition("/")[0] for log in world.events.values() for event in log} == {"0"}
+    assert not any(twin & sent for twin, sent in zip(twins, communicators(world, "send"), strict=True))
+
+
+def test_an_error_in_a_session_aborts_its_own_graphs_and_no_other_s(worlds: Worlds) -> None:
+    world = worlds(2)
+    item = Item("w", (4,), torch.int8, Side([0], (None,)).layout, Side([1], (None,)).layout)
+
+    def body(group: Group) -> None:
+        keeping = Resharder(group)
+        keeping.prepare([item], graph=True)
+        with pytest.raises(KeyError), Resharder(group) as session:  # noqa: PT012  (the session must have begun)
+            session.prepare([item], graph=True)
+            raise KeyError
+        assert state(group).live == 1
+        state(group).abort()
+        assert state(group).live == 0
+
+    world.run(body)
+    assert [[op for op in world.ops(rank) if op in {"abort", "finalize"}] for rank in range(2)] == [["abort"] * 2] * 2
+
+
+@pytest.mark.requirement("RS-CACHE-8")
+def test_a_collected_group_s_graphs_are_released_too() -> None:
+    log: list[str] = []
+    held = [used("a", log)]
+    state(held[0])._twins.append(Links(Recorder("graph", log), owned=True))  # type: ignore[arg-type]
+    held.clear()
+    gc.collect()
+    assert states() == []
+    assert sorted(log) == ["abort a", "abort graph"]
+
+
+@pytest.mark.requirement("RS-CACHE-5")
+def test_a_clear_that_fails_halfway_leaves_nothing_behind() -> None:
+    class Failing(Recorder):
+        def finalize(self) -> None:
+            raise OSError(f"the peer of {self.name} is gone")
+
+    log: list[str] = []
+    group = used("first", log)
+    hold(group, Failing("second", log))
+    hold(group, Recorder("third", log))
+    with pytest.raises(OSError, match="peer of second"):
+        restripe.clear_caches(group)
+    assert log == ["finalize third", "destroy third", "abort second", "abort first"]
+    assert state(group).live == 0
+
+
+@pytest.mark.requirement("RS-AGREE-2", "RS-AGREE-3")
+def test_a_graph_on_some_ranks_only_is_an_error_on_all(worlds: Worlds) -> None:
+    world = worlds(3)
+    texts = world.refuses(lambda group: Resharder(group).prepare([], graph=group.rank == 1), AgreementError)
+    assert set(texts) == {texts[0]}
+    assert texts[0].startswith("rank 1 calls with another graph: expected graph False as on rank 0, got True")
+    assert not any("split" in world.ops(rank) for rank in range(3))
+
+
+@pytest.mark.requirement("RS-CACHE-8")
+def test_a_cleared_state_holds_nothing_of_its_group(worlds: Worlds) -> None:
+    world = worlds(2)
+    Move((4,), Side([0], (None,)), Side([1], (None,))).run(world)
+    world.run(clear)
+    marks = [weakref.ref(group.communicator) for group in world.groups]
+    for group, communicator in zip(world.groups, world.communicators(), strict=True):
+        group.communicator = communicator
+    gc.collect()
+    assert [mark() for mark in marks] == [None, None]

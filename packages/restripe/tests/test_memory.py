@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 import pytest
 import torch
 
 from reshard_conformance.memory import Meter
 from restripe import Item, Resharder
-from restripe.planning import plan
-from restripe.staging import Shard
+from restripe.binding import Geometry, Shard
+from restripe.planning import Message, plan
+from restripe.staging import geometry
 
 from .conftest import Worlds
 from .moves import Maker, Move, Side, contiguous
@@ -36,16 +39,19 @@ def staged(move: Move, group: Group, src: torch.Tensor | None, dst: torch.Tensor
     mine = plan(move.src.layout, move.dst.layout, move.shape, group.rank)
     found = 0
     if src is not None and mine.source is not None:
-        pieces = [piece for message in mine.sends for piece in Shard(src, mine.source).pieces(message.region)]
-        found += sum(piece.nbytes for piece in pieces if not piece.is_contiguous())
+        found += broken(Shard(0, geometry(src), mine.source), mine.sends)
     if dst is not None and mine.destination is not None:
         rebuilt = mine.fan_out is not None and not dst.is_contiguous()
-        memory = torch.empty(dst.shape, dtype=dst.dtype) if rebuilt else dst
-        pieces = [
-            piece for message in mine.receives for piece in Shard(memory, mine.destination).pieces(message.region)
-        ]
-        found += sum(piece.nbytes for piece in pieces if not piece.is_contiguous()) + rebuilt * dst.nbytes
+        memory = geometry(torch.empty(dst.shape, dtype=dst.dtype)) if rebuilt else geometry(dst)
+        found += broken(Shard(1, memory, mine.destination), mine.receives) + rebuilt * dst.nbytes
     return found
+
+
+def broken(shard: Shard, messages: Sequence[Message]) -> int:
+    """Bytes of the pieces of messages that are not contiguous in the shard."""
+    size = shard.geometry.itemsize
+    pieces = [Geometry(view.sizes, view.strides, size) for message in messages for view in shard.views(message.region)]
+    return sum(prod(piece.sizes) * size for piece in pieces if not piece.contiguous)
 
 
 @pytest.mark.requirement("RS-TRAFFIC-3")

@@ -31,6 +31,7 @@ def test_the_public_names() -> None:
         "TensorRef",
         "Work",
         "clear_caches",
+        "join",
         "reshard",
     ]
     assert all(hasattr(restripe, name) for name in restripe.__all__)

@@ -1,31 +1,28 @@
-"""Memory behind local tensors: aliases that keep every bit, pieces, staging buffers, and who shares elements with whom."""
+"""Memory behind local tensors: aliases that keep every bit, stand-ins, buffers, and who shares elements with whom."""
 
 from __future__ import annotations
-
-from math import prod
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from restripe.binding import Buffer, Span, View
 from restripe.staging import (
-    Destination,
-    Shard,
-    alias,
+    Memory,
+    allocate,
     extent,
-    flat_bytes,
-    landing,
+    geometry,
+    hand_back,
     overlaps_itself,
-    packed,
+    readable,
     share_elements,
-    source,
+    writable,
 )
 
 from .moves import bits, drawn
 from .views import LAZY, VIEWS
 
-SHARD = Shard(torch.arange(24).reshape(4, 6), (((10, 12), (20, 22)), ((3, 9),)))
 ROOM = 200  # elements of the memory that random views are cut from
 
 
@@ -67,7 +64,13 @@ def test_dtypes_of_two_sizes_share_bytes() -> None:
 def test_the_extent_spans_first_to_last_element() -> None:
     memory = torch.zeros(64, dtype=torch.int16)
     assert extent(memory[3:20:4]) == (memory.data_ptr() + 6, memory.data_ptr() + 2 * 20)
-    assert extent(memory[5:5]) == (0, 0)
+    assert extent(memory[5:5]) == (memory[5:5].data_ptr(),) * 2
+
+
+def whole(tensor: torch.Tensor) -> View:
+    """All elements of a tensor, as its memory's first."""
+    lies = geometry(tensor)
+    return View(0, 0, lies.sizes, lies.strides)
 
 
 @pytest.mark.requirement("RS-EXACT-2", "RS-EXACT-7", "RS-EXACT-9")
@@ -75,54 +78,52 @@ def test_the_extent_spans_first_to_last_element() -> None:
 @pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float32, torch.float64, torch.complex128], ids=str)
 def test_an_alias_is_the_same_memory_as_integers(view: str, dtype: torch.dtype) -> None:
     tensor = VIEWS[view](drawn((2, 3, 1), dtype))
-    memory = alias(tensor)
-    assert memory.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
-    assert memory.data_ptr() == tensor.data_ptr()
-    assert not memory.dtype.is_floating_point
-    assert not memory.requires_grad
-    assert not memory.is_inference()
-    assert bits(memory) == bits(tensor)
+    memory = Memory(tensor)
+    alias = memory.view(whole(tensor))
+    assert alias.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+    assert alias.data_ptr() == memory.address == tensor.data_ptr()
+    assert not alias.dtype.is_floating_point
+    assert not alias.requires_grad
+    assert not alias.is_inference()
+    assert bits(alias) == bits(tensor)
+
+
+@pytest.mark.requirement("RS-EXACT-7")
+@pytest.mark.parametrize("view", sorted(VIEWS.keys() - {"pending"}))
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.complex128], ids=str)
+def test_a_span_is_bytes_from_the_first_element_on(view: str, dtype: torch.dtype) -> None:
+    tensor = VIEWS[view](drawn((2, 3, 1), dtype))
+    size, last = tensor.element_size(), geometry(tensor).extent - tensor.element_size()
+    for offset, element in ((0, tensor[0, 0, 0]), (last, tensor[1, 2, 0])):
+        span = Memory(tensor).span(Span(0, offset, size))
+        assert span.dtype == torch.uint8
+        assert (span.shape, span.stride()) == ((size,), (1,))
+        assert bytes(span.tolist()) == bits(element)
 
 
 @pytest.mark.parametrize("strides", [(1,), (7,), (1, 13), (4, 1, 9)])
-def test_flat_bytes_of_one_element_whatever_its_strides(strides: tuple[int, ...]) -> None:
+def test_the_span_of_one_element_whatever_its_strides(strides: tuple[int, ...]) -> None:
     memory = torch.arange(8, dtype=torch.int32)
-    flat = flat_bytes(memory.as_strided((1,) * len(strides), strides, 5))
-    assert flat.tolist() == [5, 0, 0, 0]
-    assert flat.stride() == (1,)
+    element = memory.as_strided((1,) * len(strides), strides, 5)
+    span = Memory(element).span(Span(0, 0, geometry(element).extent))
+    assert span.tolist() == [5, 0, 0, 0]
 
 
-def test_pieces_are_views_in_row_major_order_of_the_boxes() -> None:
-    pieces = SHARD.pieces((((11, 12), (20, 21)), ((4, 6), (7, 9))))
-    assert [piece.tolist() for piece in pieces] == [[[7, 8]], [[10, 11]], [[13, 14]], [[16, 17]]]
-    assert all(piece.untyped_storage().data_ptr() == SHARD.memory.untyped_storage().data_ptr() for piece in pieces)
+def test_a_view_counts_from_the_first_element_in_elements() -> None:
+    memory = Memory(torch.arange(24, dtype=torch.int16).reshape(4, 6)[1:, 2:])
+    assert memory.view(View(0, 6, (2, 3), (6, 1))).tolist() == [[14, 15, 16], [20, 21, 22]]
+    halves = Memory(torch.tensor([0j, 3 + 4j], dtype=torch.complex128)[1:]).view(View(0, 0, (1, 2), (2, 1)))
+    assert halves.view(torch.float64).tolist() == [[3.0, 4.0]]
 
 
-def test_the_region_of_a_tensor_without_dims_has_one_piece() -> None:
-    (piece,) = Shard(torch.tensor(5), ()).pieces(())
-    assert piece.item() == 5
-
-
-@pytest.mark.requirement("RS-TRAFFIC-3")
-def test_one_contiguous_piece_is_sent_and_received_in_place() -> None:
-    pieces = SHARD.pieces((((11, 12), (20, 21)), ((3, 9),)))
-    assert packed(pieces[:1]).data_ptr() == pieces[0].data_ptr()
-    land = landing(pieces[:1])
-    assert land.bytes.data_ptr() == pieces[0].data_ptr()
-    assert land.pieces == []
-
-
-def test_several_or_broken_pieces_are_packed_and_unpacked_in_order() -> None:
-    region = (((10, 12), (20, 22)), ((4, 6),))
-    memory = torch.zeros(4, 6, dtype=torch.int64)
-    buffer, land = packed(SHARD.pieces(region)), landing(Shard(memory, SHARD.region).pieces(region))
-    assert buffer.dtype == torch.uint8
-    assert buffer.numel() == land.bytes.numel() == 8 * 8
-    land.bytes.copy_(buffer)
-    assert not memory.any()
-    land.unpack()
-    assert torch.equal(memory[:, 1:3], SHARD.memory[:, 1:3])
-    assert memory.count_nonzero() == 8
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
+def test_a_buffer_has_room_for_its_elements_as_views_and_as_spans(itemsize: int) -> None:
+    memory = allocate(Buffer(7, 6, itemsize), torch.device("cpu"))
+    memory.span(Span(7, 0, 6 * itemsize)).copy_(drawn((6 * itemsize,), torch.uint8))
+    rows = memory.view(View(7, 0, (2, 3), (3, 1)))
+    assert rows.element_size() == itemsize
+    assert rows.data_ptr() == memory.address
+    assert bits(rows) == bits(drawn((6 * itemsize,), torch.uint8))
 
 
 @pytest.mark.requirement("RS-EXACT-4", "RS-EXACT-8")
@@ -130,8 +131,10 @@ def test_several_or_broken_pieces_are_packed_and_unpacked_in_order() -> None:
 def test_a_lazy_source_is_read_by_value(kind: str) -> None:
     dtype, lazy = LAZY[kind]
     values = torch.nan_to_num(drawn((3, 2), dtype))
-    shard = source(lazy(values), (((0, 3),), ((0, 2),)))
-    assert bits(shard.memory) == bits(values)
+    tensor = readable(lazy(values))
+    assert not tensor.is_conj()
+    assert not tensor.is_neg()
+    assert bits(Memory(tensor).view(whole(tensor))) == bits(values)
 
 
 @pytest.mark.requirement("RS-EXACT-8")
@@ -139,21 +142,20 @@ def test_a_lazy_source_is_read_by_value(kind: str) -> None:
 def test_a_lazy_destination_is_written_by_value_at_the_end(kind: str) -> None:
     dtype, lazy = LAZY[kind]
     values, tensor = torch.nan_to_num(drawn((3, 2), dtype)), lazy(drawn((3, 2), dtype, seed=1))
-    destination = Destination(tensor, (((0, 3),), ((0, 2),)), collective=False)
-    destination.shard.memory.copy_(alias(values))
-    destination.finish()
+    before = bits(tensor)
+    stand_in = writable(tensor)
+    Memory(stand_in).view(whole(stand_in)).copy_(Memory(values).view(whole(values)))
+    assert bits(tensor) == before
+    hand_back(tensor, stand_in)
     assert bits(tensor) == bits(values)
 
 
-@pytest.mark.requirement("RS-UPSTREAM-8", "RS-TRAFFIC-3")
-@pytest.mark.parametrize(
-    ("view", "collective", "in_place"),
-    [("contiguous", True, True), ("permuted", False, True), ("permuted", True, False), ("column", True, False)],
-)
-def test_only_a_collective_on_noncontiguous_memory_needs_a_buffer(view: str, collective: bool, in_place: bool) -> None:
-    tensor = VIEWS[view](drawn((4, 3), torch.int32)) if view in VIEWS else drawn((4, 3), torch.int32)
-    if view == "column":
-        tensor = tensor[:, ::2]
-    destination = Destination(tensor, tuple(((0, size),) for size in tensor.shape), collective)
-    assert (destination.shard.memory.data_ptr() == tensor.data_ptr()) == in_place
-    assert destination.shard.memory.numel() == prod(tensor.shape)
+@pytest.mark.requirement("RS-EXACT-5", "RS-TRAFFIC-3")
+@pytest.mark.parametrize("view", sorted(VIEWS.keys() - {"pending"}))
+def test_only_a_lazy_tensor_is_stood_in_for(view: str) -> None:
+    tensor = VIEWS[view](drawn((3, 2, 1), torch.float32))
+    assert readable(tensor) is tensor
+    assert writable(tensor) is tensor
+    before = tensor._version if not tensor.is_inference() else 0
+    hand_back(tensor, tensor)
+    assert tensor.is_inference() or tensor._version == before

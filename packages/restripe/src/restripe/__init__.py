@@ -2,7 +2,8 @@
 
 from restripe.api import Refit, Resharder, Work, clear_caches, reshard
 from restripe.arguments import Item, TensorRef
+from restripe.joining import join
 from restripe.layout import Layout, Mesh
 
-__all__ = ["Item", "Layout", "Mesh", "Refit", "Resharder", "TensorRef", "Work", "clear_caches", "reshard"]
+__all__ = ["Item", "Layout", "Mesh", "Refit", "Resharder", "TensorRef", "Work", "clear_caches", "join", "reshard"]
 __version__ = "0.1.0"

@@ -95,13 +95,13 @@ def compare(records: Sequence[bytes]) -> list[dict[str, Any]]:
     )
 
 
-def describe(items: Sequence[Item]) -> dict[str, Any]:
-    """What a record tells of a call that prepares these items."""
+def describe(items: Sequence[Item], *, graph: bool) -> dict[str, Any]:
+    """What a record tells of a call that prepares these items, to be recorded in a CUDA graph or not."""
     lines = [
         [item.name, item.shape, str(item.dtype).removeprefix("torch."), _told(item.src), _told(item.dst)]
         for item in items
     ]
-    return {"call": "prepare", "items": lines}
+    return {"call": "prepare", "graph": graph, "items": lines}
 
 
 def _told(layout: Layout | None) -> Any:

@@ -3,35 +3,54 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from restripe.agreement import Terms
-from restripe.arguments import SIDES, Item, Whole, about, check_ranks, counted, known_shape, layouts, read, sizes
+from restripe.arguments import SIDES, Given, Item, Whole, about, check_ranks, counted, known_shape, layouts, read, sizes
 from restripe.errors import LayoutError, MissingTensorError, ReshardError
-from restripe.group import STAGING_BYTES, Check, Options, Request, at, default_check, default_group, state, states
+from restripe.group import (
+    STAGING_BYTES,
+    Call,
+    Check,
+    Options,
+    Request,
+    State,
+    at,
+    default_group,
+    state,
+    states,
+)
+from restripe.joining import Joined
 from restripe.layout import Layout, Mesh
+from restripe.links import Links
+from restripe.streams import Mark
 
 
 class Work:
     """A handle on a call's transfers, as torch.distributed gives. On the CPU they are complete when the call returns."""
 
+    def __init__(self, mark: Mark | None = None) -> None:
+        self._mark = mark
+
     def wait(self) -> bool:
-        """Wait until the destination holds its values; True."""
+        """Let what is enqueued on the current stream from now on see the destination's values; True."""
+        if self._mark is not None:
+            self._mark.wait()
         return True
 
     def is_completed(self) -> bool:
         """Whether the destination holds its values."""
-        return True
+        return self._mark is None or self._mark.passed()
 
 
 def reshard(
@@ -64,17 +83,37 @@ def reshard(
         ReshardError: one of the types in `restripe.errors`; nothing has been written then.
     """
     group = default_group() if group is None else group
-    return move(_side(src, src_layout), _side(dst, dst_layout), group, shape, dtype, check, stream)
+    return move(Side.of(src, src_layout), Side.of(dst, dst_layout), group, shape, dtype, check, stream)
 
 
-Side = tuple[Any, Any, Sequence[Placement]]
+class Side(NamedTuple):
+    """One side of a call as the caller gives it; no mesh where neither a layout nor a DTensor tells one.
 
+    `key` stands for mesh and placements as long as they cannot change, else it is None.
+    """
 
-def _side(tensor: Any, layout: Layout | None) -> Side:
-    """A side with the mesh and placements of its layout, or the DTensor's own; no mesh where neither is known."""
-    if layout is not None:
-        return tensor, layout.mesh, layout.placements
-    return (tensor, tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else (tensor, None, ())
+    tensor: Any
+    mesh: Any
+    placements: Sequence[Placement]
+    key: Hashable
+
+    @classmethod
+    def of(cls, tensor: Any, layout: Layout | None) -> Side:
+        """A tensor with the mesh and placements of its layout, or the DTensor's own."""
+        if layout is not None:
+            return cls(tensor, layout.mesh, layout.placements, layout)
+        if isinstance(tensor, DTensor):
+            return cls.on(tensor, tensor.device_mesh, tensor.placements)
+        return cls(tensor, None, (), None)
+
+    @classmethod
+    def on(cls, tensor: Any, mesh: Any, placements: Sequence[Placement]) -> Side:
+        """A tensor on a mesh."""
+        if not isinstance(mesh, (Mesh, DeviceMesh)) or not isinstance(placements, tuple):
+            return cls(tensor, mesh, placements, None)
+        # torch's placements are slow to hash and to compare; what they say is not.
+        told = tuple([placement.dim if type(placement) is Shard else type(placement) for placement in placements])
+        return cls(tensor, mesh, placements, (mesh, told))
 
 
 def move(
@@ -86,44 +125,62 @@ def move(
     check: Check | None,
     stream: Any,
 ) -> Work:
-    """`reshard` from (tensor, mesh, placements) of each side; all may be faulty, and faults count as calls."""
-    options = Options(check=default_check(group) if check is None else check, stream=stream)
+    """`reshard` from both sides; all may be faulty, and faults count as calls."""
     calls = state(group)
-    communicator = calls.communicator(group)
+    how = calls.options(group, check)
+    links = calls.links(group)
+    item: Whole | None = None
     requests: list[Request] = []
     fault: ReshardError | None = None
+    turn = 0
     try:
-        requests = [_request(src, dst, group, communicator.size, shape, dtype)]
+        given = read(src.tensor), read(dst.tensor)
+        item = _whole(calls, src, dst, group, given, shape, dtype)
+        requests = [Request(item, *given)]
+        turn = calls.calls % item.src.replicas
     except ReshardError as error:
-        fault = at(communicator.rank, error)
-    key = requests[0].item if requests else None
-    calls.run(group, key, requests, fault, calls.calls, options)
-    return Work()
+        fault = at(links.base.rank, error)
+    return Work(calls.run(links, Call(item, requests, fault, turn), how, stream))
 
 
-def _request(
-    src: Side, dst: Side, group: Any, size: int, shape: Sequence[int] | None, dtype: torch.dtype | None
-) -> Request:
-    for side, mesh in zip(("src", "dst"), (src[1], dst[1]), strict=True):
+def _whole(
+    calls: State,
+    src: Side,
+    dst: Side,
+    group: Any,
+    given: tuple[Given, Given],
+    shape: Sequence[int] | None,
+    dtype: torch.dtype | None,
+) -> Whole:
+    """What a call moves; remembered for meshes that cannot change."""
+    known = known_shape(shape, given)
+    dtype = dtype or given[0].dtype or given[1].dtype
+    if src.key is None or dst.key is None:
+        return _read(src, dst, group, calls.links(group).base.size, known, dtype)
+    key = src.key, dst.key, known, dtype
+    return calls.wholes.made(key, lambda: _read(src, dst, group, calls.links(group).base.size, known, dtype))
+
+
+def _read(
+    src: Side, dst: Side, group: Any, size: int, known: tuple[int, ...] | None, dtype: torch.dtype | None
+) -> Whole:
+    for side, mesh in zip(("src", "dst"), (src.mesh, dst.mesh), strict=True):
         if mesh is None:
             raise MissingTensorError(f"no layout of {side} is known: pass {side}_layout= where {side} is no DTensor")
-    given = read(src[0]), read(dst[0])
-    known = known_shape(shape, given)
-    found = layouts([src[1], dst[1]], [src[2], dst[2]], known, size, partial(group_mesh, group))
+    found = layouts([src.mesh, dst.mesh], [src.placements, dst.placements], known, size, partial(group_mesh, group))
     if known is None:
         raise MissingTensorError(
             "no global shape is known: an idle rank, or one with plain local tensors, must pass shape="
         )
-    dtype = dtype or given[0].dtype or given[1].dtype
     if dtype is None:
         raise MissingTensorError("no dtype is known: an idle rank must pass dtype=")
     whole = sizes("tensor", known)
-    return Request(Whole("tensor", whole, dtype, *(counted(layout, len(whole)) for layout in found)), *given)
+    return Whole("tensor", whole, dtype, *(counted(layout, len(whole)) for layout in found))
 
 
 def group_mesh(group: Any, mesh: Any) -> Mesh:
-    """The mesh in ranks of the group. A DeviceMesh holds global ranks: for a torch process group they are translated."""
-    if isinstance(mesh, DeviceMesh) and isinstance(group, dist.ProcessGroup):
+    """The mesh in ranks of the group. A DeviceMesh holds global ranks: where the group knows them they are translated."""
+    if isinstance(mesh, DeviceMesh) and isinstance(group, (dist.ProcessGroup, Joined)):
         return Mesh.from_device_mesh(mesh, group)
     return Mesh.of(mesh)
 
@@ -141,9 +198,8 @@ class Resharder:
 
     def __init__(self, group: Any = None, *, check: Check | None = None, staging_bytes: int = STAGING_BYTES) -> None:
         self.group = default_group() if group is None else group
-        self._options = Options(
-            check=default_check(self.group) if check is None else check, staging_bytes=staging_bytes
-        )
+        self._options = replace(state(self.group).options(self.group, check), staging_bytes=staging_bytes)
+        self._twins: list[Links] = []
 
     def __enter__(self) -> Self:
         return self
@@ -151,15 +207,15 @@ class Resharder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            state(self.group).clear()
-        else:
-            state(self.group).abort()
+        calls = state(self.group)
+        end = calls.clear if error is None else calls.abort
+        end(self._twins)
 
-    def prepare(self, items: Iterable[Item]) -> Refit:
+    def prepare(self, items: Iterable[Item], *, graph: bool = False) -> Refit:
         """Exchange what each rank knows of the items, and give a refit that moves them all in one call. Collective.
 
-        A rank may name only its own side, or no item at all; items are matched by name.
+        A rank may name only its own side, or no item at all; items are matched by name. With `graph`, the refit has
+        communicators of its own, which live as long as this session, so that a CUDA graph can record its runs.
 
         Raises:
             LayoutError: a name given twice, or a mesh rank outside the group.
@@ -167,13 +223,16 @@ class Resharder:
             DtypeError, ShapeError, AgreementError: ranks say different things of one item.
         """
         calls = state(self.group)
-        communicator = calls.communicator(self.group)
+        links = calls.links(self.group)
         fault, told = None, list(items)
         try:
-            told = _checked(told, communicator.size)
+            told = _checked(told, links.base.size)
         except ReshardError as error:
-            fault = at(communicator.rank, error)
-        return Refit(self.group, calls.prepare(communicator, fault, told, self._options), self._options)
+            fault = at(links.base.rank, error)
+        whole = calls.prepare(links.base, fault, told, self._options, graph=graph)
+        own = calls.twin(links) if graph else None
+        self._twins += [own] if own is not None else []
+        return Refit(self.group, whole, self._options, own)
 
 
 def _checked(items: Sequence[Item], size: int) -> list[Item]:
@@ -201,12 +260,15 @@ def _counted(item: Item, side: str, layout: Layout | None) -> Layout | None:
 
 
 class Refit:
-    """Tensors that are moved together, as often as wanted; made by `Resharder.prepare`. `items` are sorted by name."""
+    """Tensors that are moved together, as often as wanted; made by `Resharder.prepare`. `items` are sorted by name.
 
-    def __init__(self, group: Any, items: Sequence[Whole], options: Options) -> None:
+    Once the session has ended, a refit has no communicators of its own any more, and runs over the group's.
+    """
+
+    def __init__(self, group: Any, items: Sequence[Whole], options: Options, own: Links | None = None) -> None:
         self.items = tuple(items)
         self.terms = Terms.of(items)
-        self._group, self._options = group, options
+        self._group, self._options, self._own = group, options, own
 
     def run(self, src: Mapping[str, Any] | None, dst: Mapping[str, Any] | None, *, stream: Any = None) -> Work:
         """Move every item from `src` to `dst` in one submission; collective.
@@ -219,26 +281,32 @@ class Refit:
             ReshardError: as `reshard`; also MissingTensorError for a name that was not prepared.
         """
         calls = state(self._group)
-        rank = calls.communicator(self._group).rank
-        options = Options(self._options.check, self._options.staging_bytes, stream)
+        links = self._own if self._own is not None and self._own.live else calls.links(self._group)
         requests: list[Request] = []
         fault: ReshardError | None = None
         try:
             requests = self._requests(src or {}, dst or {})
         except ReshardError as error:
-            fault = at(rank, error)
-        calls.run(self._group, self.terms, requests, fault, 0, options)
-        return Work()
+            fault = at(links.base.rank, error)
+        return Work(calls.run(links, Call(self.terms, requests, fault, 0), self._options, stream))
 
     def _requests(self, src: Mapping[str, Any], dst: Mapping[str, Any]) -> list[Request]:
-        strangers = sorted({*src, *dst} - {item.name for item in self.items})
-        if strangers:
-            raise MissingTensorError(f"tensors {strangers} were not prepared; prepare every item that run is given")
-        found = []
+        found, unread = [], len(src) + len(dst)
         for item in self.items:
-            with about(f"item {item.name!r}"):
-                found.append(Request(item, read(src.get(item.name)), read(dst.get(item.name))))
+            unread -= (item.name in src) + (item.name in dst)
+            found.append(Request(item, _side_of(item, src), _side_of(item, dst)))
+        if unread:
+            strangers = sorted({*src, *dst} - {item.name for item in self.items})
+            raise MissingTensorError(f"tensors {strangers} were not prepared; prepare every item that run is given")
         return found
+
+
+def _side_of(item: Whole, tensors: Mapping[str, Any]) -> Given:
+    tensor = tensors.get(item.name)
+    if tensor is None or type(tensor) is torch.Tensor:
+        return read(tensor)
+    with about(f"item {item.name!r}"):
+        return read(tensor)
 
 
 def clear_caches(group: Any = None) -> None:

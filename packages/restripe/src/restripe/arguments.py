@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -73,14 +74,28 @@ def sizes(name: str, shape: Iterable[int]) -> tuple[int, ...]:
     return found
 
 
-class Whole(NamedTuple):
-    """An item with both layouts known: all that a plan follows from, but the dtype."""
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """An item with both layouts known: all that a call's plan and program follow from."""
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     src: Layout
     dst: Layout
+    _hash: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self._fields()))
+
+    def _fields(self) -> tuple[Hashable, ...]:
+        return self.name, self.shape, self.dtype, self.src, self.dst
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Whole) and self._fields() == other._fields())
 
 
 class Given(NamedTuple):
@@ -90,9 +105,19 @@ class Given(NamedTuple):
     dtype: torch.dtype | None
     local: torch.Tensor | None
 
+    @property
+    def look(self) -> tuple[Any, ...]:
+        """All that checking and binding read of it but where it lies: what is equal here is bound alike."""
+        local = self.local
+        if local is None:
+            return self.shape, self.dtype
+        lazy = local.is_conj(), local.is_neg()
+        return self.shape, self.dtype, local.shape, local.stride(), local.dtype, local.device, lazy
+
 
 SIDES = ("source", "destination")
 _ABSENT: Any = object()
+_NOTHING = Given(None, None, None)
 
 
 def read(tensor: Any) -> Given:
@@ -101,7 +126,9 @@ def read(tensor: Any) -> Given:
     On a rank outside its mesh a DTensor has an empty local tensor that stands for none.
     """
     if tensor is None:
-        return Given(None, None, None)
+        return _NOTHING
+    if type(tensor) is torch.Tensor:  # the usual case, and none of the others
+        return Given(None, tensor.dtype, tensor)
     if isinstance(tensor, DTensor) and tensor.device_mesh.get_coordinate() is None:
         return Given(tuple(tensor.shape), tensor.dtype, None)
     if isinstance(tensor, torch.Tensor) and not isinstance(tensor, DTensor):
@@ -194,8 +221,11 @@ def check(item: Whole, plan: RankPlan, rank: int, device: torch.device, src: Giv
                 raise DtypeError(f"{side} {item.name!r}: expected {item.dtype}, got {dtype}; restripe does not cast")
     for side, given, region in sides:
         _check_shapes(item, side, given, region)
-    if not plan.idle:
-        _check_memory(item, src.local, dst.local)
+    if dst.local is not None and not plan.idle and overlaps_itself(dst.local):
+        raise AliasingError(
+            f"destination {item.name!r}: its own elements share memory (strides {dst.local.stride()}); "
+            "pass a tensor of its own"
+        )
 
 
 def _check_present(item: Whole, side: str, given: Given, region: Region | None, rank: int) -> None:
@@ -225,10 +255,29 @@ def _check_shapes(item: Whole, side: str, given: Given, region: Region | None) -
         )
 
 
-def _check_memory(item: Whole, src: torch.Tensor | None, dst: torch.Tensor | None) -> None:
-    if dst is not None and overlaps_itself(dst):
-        raise AliasingError(
-            f"destination {item.name!r}: its own elements share memory (strides {dst.stride()}); pass a tensor of its own"
-        )
-    if src is not None and dst is not None and share_elements(src, dst):
-        raise AliasingError(f"source and destination {item.name!r} share elements; pass tensors that do not overlap")
+def check_memory(requests: Sequence[tuple[Whole, Given, Given]], reaches: Sequence[tuple[int, int]]) -> None:
+    """Refuse tensors of one call of which a destination shares elements with another.
+
+    Args:
+        reaches: the bytes that each request's source and destination span; 0 where this rank touches none of them.
+    """
+    spans = [
+        (given.local.data_ptr(), length, side, item.name, given.local)
+        for (item, *sides), reach in zip(requests, reaches, strict=True)
+        for side, given, length in zip(SIDES, sides, reach, strict=True)
+        if length and given.local is not None
+    ]
+    if len(spans) < 2 or not any(span[2] == "destination" for span in spans):
+        return
+    spans.sort(key=itemgetter(0))
+    active: list[tuple[int, int, str, str, torch.Tensor]] = []
+    end = 0
+    for span in spans:
+        active = [one for one in active if one[0] + one[1] > span[0]] if end > span[0] else []
+        for one in active:
+            if "destination" in (one[2], span[2]) and share_elements(one[4], span[4]):
+                raise AliasingError(
+                    f"{one[2]} {one[3]!r} and {span[2]} {span[3]!r} share elements; pass tensors that do not overlap"
+                )
+        active.append(span)
+        end = max(end, span[0] + span[1])

@@ -10,7 +10,8 @@
     |-- ShapeError                  also ValueError
     |-- AliasingError               also ValueError
     |-- AgreementError              also RuntimeError
-    `-- PeerTimeoutError            also TimeoutError
+    |-- PeerTimeoutError            also TimeoutError
+    `-- CaptureError                also RuntimeError
 
 Where several faults apply, the one that stands first here is raised. The message of each is one sentence that names the
 rank, the tensor, what was expected, what came, and what to do.
@@ -61,6 +62,10 @@ class PeerTimeoutError(ReshardError, TimeoutError):
     """A rank of the group is gone or late."""
 
 
+class CaptureError(ReshardError, RuntimeError):
+    """A call that a CUDA graph cannot record, or not safely."""
+
+
 PRECEDENCE: tuple[type[ReshardError], ...] = (
     UnsupportedPlacementError,
     InvalidPlacementError,
@@ -72,4 +77,5 @@ PRECEDENCE: tuple[type[ReshardError], ...] = (
     AliasingError,
     AgreementError,
     PeerTimeoutError,
+    CaptureError,
 )

@@ -1,98 +1,104 @@
-"""Running plans: bind each to its tensors, then, round by round, pack, exchange, unpack and fan out. Nothing is decided here."""
+"""Running a program: round by round, pack, exchange, unpack and rebuild. Nothing is decided here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from restripe.binding import Copy, Round, Span
 from restripe.comm import Communicator
-from restripe.planning import FanOutKind, Part, RankPlan
-from restripe.staging import Destination, Landing, Shard, flat_bytes, landing, packed, source
+from restripe.planning import FanOutKind
+from restripe.staging import Memory, allocate
 
 
-@dataclass(frozen=True)
-class Task:
-    """One tensor's plan with this rank's local tensors and, where it fans out, the replica group's communicator."""
+class _Memories:
+    """The memories of one run by number: locals as they are first needed, buffers while their round lasts."""
 
-    plan: RankPlan
-    src: torch.Tensor | None
-    dst: torch.Tensor | None
-    replicas: Communicator | None
+    def __init__(self, tensors: Sequence[torch.Tensor | None], device: torch.device) -> None:
+        self._tensors, self._device = tensors, device
+        self._known: dict[int, Memory] = {}
 
+    def __getitem__(self, number: int) -> Memory:
+        memory = self._known.get(number)
+        if memory is None:
+            tensor = self._tensors[number]
+            if tensor is None:
+                raise IndexError(f"memory {number} is not this rank's")
+            memory = self._known[number] = Memory(tensor)
+        return memory
 
-class _Bound:
-    """A task's memory, taken up when its first part comes and given back after its last."""
+    def at(self, span: Span) -> torch.Tensor:
+        """The bytes of a span."""
+        return self[span.memory].span(span)
 
-    def __init__(self, task: Task) -> None:
-        plan = task.plan
-        self.source: Shard | None = None
-        self.destination: Destination | None = None
-        if task.src is not None and plan.source is not None and (plan.copies or plan.sends):
-            self.source = source(task.src, plan.source)
-        if task.dst is not None and plan.destination is not None and (plan.copies or plan.receives or plan.fan_out):
-            self.destination = Destination(task.dst, plan.destination, collective=plan.fan_out is not None)
+    def raw(self, span: Span) -> tuple[int, int]:
+        """The address and length of a span, for a transport that takes them: a tensor would cost more than the call."""
+        tensor = self._tensors[span.memory] if span.memory < len(self._tensors) else None
+        start = self[span.memory].address if tensor is None else tensor.data_ptr()
+        return start + span.offset, span.length
+
+    def begin(self, step: Round) -> None:
+        for buffer in step.buffers:
+            self._known[buffer.memory] = allocate(buffer, self._device)
+
+    def end(self, step: Round) -> None:
+        for number in step.drops:
+            del self._known[number]
 
 
 def execute(
-    tasks: Sequence[Task], schedule: Sequence[Sequence[Part]], communicator: Communicator, stream: Any = None
+    program: Sequence[Round],
+    tensors: Sequence[torch.Tensor | None],
+    communicator: Communicator,
+    replicas: Mapping[int, Communicator],
+    stream: Any = None,
 ) -> None:
-    """Run the tasks in the rounds of their schedule; every rank of the communicator calls with the same schedule."""
-    bound: dict[int, _Bound] = {}
-    for parts in schedule:
-        for part in parts:
-            if part.first:
-                bound[part.tensor] = _Bound(tasks[part.tensor])
-                _copy(tasks[part.tensor].plan, bound[part.tensor])
-        _exchange(tasks, parts, bound, communicator, stream)
-        for part in parts:
-            if part.last:
-                _complete(tasks[part.tensor], bound.pop(part.tensor), stream)
+    """Run a program on local tensors; every rank of the communicator runs its own of the same submission.
+
+    Args:
+        tensors: source and destination of each tensor, in turn; None where this rank has none.
+        replicas: by tensor, the communicator of this rank's replica group.
+    """
+    memories = _Memories(tensors, communicator.device)
+    at: Callable[[Span], Any] = memories.raw if getattr(communicator, "takes_pointers", False) else memories.at
+    with torch.inference_mode(False):  # a transport may write to a buffer from elsewhere, where no mode is entered
+        for step in program:
+            memories.begin(step)
+            _copy(step.packs, memories)
+            _exchange(step, at, communicator, stream)
+            _copy(step.unpacks, memories)
+            _rebuild(step, at, replicas, stream)
+            _copy(step.finishes, memories)
+            memories.end(step)
 
 
-def _copy(plan: RankPlan, bound: _Bound) -> None:
-    if bound.source is None or bound.destination is None:
+def _exchange(step: Round, at: Callable[[Span], Any], communicator: Communicator, stream: Any) -> None:
+    if not step.sends and not step.receives:
         return
-    for region in plan.copies:
-        for piece, place in zip(bound.source.pieces(region), bound.destination.shard.pieces(region), strict=True):
-            place.copy_(piece)
+    with communicator.group():
+        for span, peer in step.sends:
+            communicator.send(at(span), peer, stream)
+        for span, peer in step.receives:
+            communicator.recv(at(span), peer, stream)
 
 
-def _exchange(
-    tasks: Sequence[Task], parts: Sequence[Part], bound: dict[int, _Bound], communicator: Communicator, stream: Any
-) -> None:
-    """One round's messages, all in one group, in the order (tensor, peer)."""
-    sends: list[tuple[torch.Tensor, int]] = []
-    receives: list[tuple[Landing, int]] = []
-    for part in parts:
-        plan, memory = tasks[part.tensor].plan, bound[part.tensor]
-        if memory.source is not None:
-            sends += [(packed(memory.source.pieces(m.region)), m.peer) for m in part.of(plan.sends)]
-        if memory.destination is not None:
-            shard = memory.destination.shard
-            receives += [(landing(shard.pieces(m.region)), m.peer) for m in part.of(plan.receives)]
-    if sends or receives:
-        with communicator.group():
-            for buffer, peer in sends:
-                communicator.send(buffer, peer, stream)
-            for land, peer in receives:
-                communicator.recv(land.bytes, peer, stream)
-    for land, _ in receives:
-        land.unpack()
-
-
-def _complete(task: Task, bound: _Bound, stream: Any) -> None:
-    """Rebuild the rest of the destination from its replicas, then hand it to the caller's tensor."""
-    if bound.destination is None:
-        return
-    fan_out = task.plan.fan_out
-    if fan_out is not None and task.replicas is not None:
-        whole = flat_bytes(bound.destination.shard.memory)
+def _rebuild(step: Round, at: Callable[[Span], Any], replicas: Mapping[int, Communicator], stream: Any) -> None:
+    for tensor, fan_out, whole, stripe in step.rebuilds:
         if fan_out.kind is FanOutKind.ALL_GATHER:
-            stripe = whole.chunk(len(fan_out.members))[fan_out.index]
-            task.replicas.all_gather(whole, stripe, stream)
+            replicas[tensor].all_gather(at(whole), at(stripe), stream)
         else:
-            task.replicas.broadcast(whole, 0, stream)
-    bound.destination.finish()
+            replicas[tensor].broadcast(at(whole), 0, stream)
+
+
+def _copy(copies: Sequence[Copy], memories: _Memories) -> None:
+    """Copy views into views; many in one call, which may batch them."""
+    if not copies:
+        return
+    into = [memories[to.memory].view(to) for to, _ in copies]
+    out = [memories[of.memory].view(of) for _, of in copies]
+    if len(copies) == 1:
+        into[0].copy_(out[0])
+    else:
+        torch._foreach_copy_(into, out)

@@ -9,22 +9,29 @@ import atexit
 import os
 import threading
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Literal, NamedTuple, get_args
 
+import torch
 import torch.distributed as dist
 
 from restripe import agreement, comm
-from restripe.arguments import Given, Item, Whole, check
+from restripe.arguments import Given, Item, Whole, check, check_memory
+from restripe.binding import Round, bind
 from restripe.comm import Communicator
-from restripe.errors import LayoutError, ReshardError
-from restripe.execution import Task, execute
-from restripe.layout import Layout, Mesh, replica_groups
+from restripe.errors import PRECEDENCE, CaptureError, LayoutError, ReshardError
+from restripe.execution import execute
+from restripe.layout import Layout
+from restripe.links import Links
+from restripe.links import release as release_links
 from restripe.planning import RankPlan, Reason, plan, rounds
+from restripe.recent import Recent
+from restripe.staging import geometry, hand_back, readable, writable
+from restripe.streams import Mark, follow, hold
 
 Check = Literal["first", "always", "off"]
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
@@ -39,19 +46,50 @@ class Request(NamedTuple):
     dst: Given
 
 
+class Call(NamedTuple):
+    """What one call asks for.
+
+    `key` stands for it among the agreements; None where a fault leaves it unknown. `requests` has one a tensor, in the same
+    order on every rank. `fault` is what reading the arguments raised, if anything: it is raised after the exchange. `turn`
+    is the first tensor's; see `plan`.
+    """
+
+    key: Hashable
+    requests: Sequence[Request]
+    fault: ReshardError | None
+    turn: int
+
+
 @dataclass(frozen=True)
 class Options:
-    """How a call is made: when ranks exchange records, how many bytes are staged at a time, and the stream."""
+    """How a call is made: when ranks exchange records, and how many bytes are staged at a time."""
 
     check: Check = "first"
     staging_bytes: int = STAGING_BYTES
-    stream: Any = None
 
     def __post_init__(self) -> None:
         if self.check not in get_args(Check):
             raise LayoutError(f"expected check to be one of {get_args(Check)}, got {self.check!r}")
         if self.staging_bytes < 1:
             raise LayoutError(f"expected a staging budget of at least 1 byte, got {self.staging_bytes}")
+
+
+Pair = tuple[Layout, Layout, tuple[int, ...]]
+
+
+class Bound(NamedTuple):
+    """What a warm call needs, for tensors of one geometry.
+
+    `program` is what to run, `replicated` the layouts whose replicas are split, by tensor; `reaches` has the bytes that each
+    tensor's source and destination span, 0 where this rank reads and writes none of them; `lazy` says that some destination
+    is a conj or neg view, for which another tensor stands in. `pairs` has the keys of the plans that it came from.
+    """
+
+    program: list[Round]
+    pairs: list[Pair]
+    replicated: dict[int, Layout]
+    reaches: list[tuple[int, int]]
+    lazy: bool
 
 
 class State:
@@ -65,38 +103,49 @@ class State:
         self.number = number
         self.calls = 0
         self.torn = False
+        self.mark: Mark | None = None
+        self._links: Links | None = None
+        self._source: Any = None
+        self._retired: list[Links] = []
+        self._twins: list[Links] = []
+        self._check: Any = os.environ.get("RESTRIPE_CHECK") or "first"
+        self._options: dict[Any, Options] = {}
         self._generation = 0
         self._agreed: set[Hashable] = set()
-        self._plans: OrderedDict[tuple[Layout, Layout, tuple[int, ...]], dict[int, RankPlan]] = OrderedDict()
-        self._base: Communicator | None = None
-        self._made: list[Communicator] = []
-        self._replicas: dict[tuple[Mesh, tuple[int, ...]], Communicator | None] = {}
+        self.wholes: Recent[Hashable, Whole] = Recent(PLANS)
+        self._plans: Recent[Pair, dict[int, RankPlan]] = Recent(PLANS)
+        self._bound: Recent[Hashable, dict[int, Bound]] = Recent(PLANS)
+
+    def options(self, group: Any, check: Check | None) -> Options:
+        """How a call is made: with the check mode given, or the group's `check`, or what RESTRIPE_CHECK said at first use."""
+        mode = check or getattr(group, "check", None) or self._check
+        if mode not in self._options:
+            self._options[mode] = Options(mode)
+        return self._options[mode]
 
     @property
     def live(self) -> int:
         """How many communicators restripe has made for the group and not yet released."""
-        return len(self._made)
+        return sum(links.live for links in [*self._shared(), *self._twins])
 
-    def communicator(self, group: Any) -> Communicator:
-        """What the group brings, or restripe's own among a torch group's members (made at first use, collective)."""
-        base = comm.brought(group)
-        if base is None:
-            if self._base is None:
-                self._base = comm.make(group, self._generation)
-                self._made.append(self._base)
-            return self._base
-        if base is not self._base:  # nothing agreed on another communicator holds on this one
-            self.calls, self._base = 0, base
-            self._agreed.clear()
-            self._replicas.clear()
-        return base
+    def links(self, group: Any) -> Links:
+        """The communicators made over what the group brings, or over restripe's own (made at first use, collective)."""
+        source = comm.source(group)
+        if self._links is None or source is not self._source:
+            if self._links is not None:  # nothing agreed on another communicator holds on this one
+                self._retired.append(self._links)
+                self.calls = 0
+                self._agreed.clear()
+            self._source = source
+            self._links = Links(comm.connect(group, self._generation), owned=source is None)
+        return self._links
 
     def agree(
         self,
         communicator: Communicator,
         key: Hashable,
         fault: ReshardError | None,
-        told: Sequence[Whole],
+        requests: Sequence[Request],
         options: Options,
     ) -> None:
         """Raise this call's fault: on every rank where the call exchanges a record, else on the rank that holds it.
@@ -105,19 +154,33 @@ class State:
         """
         fresh = not self._agreed if key is None else key not in self._agreed
         if options.check == "always" or (options.check == "first" and fresh):
-            self._exchange(communicator, fault, agreement.Terms.of(told).told(), options)
+            self._exchange(
+                communicator, fault, agreement.Terms.of([request.item for request in requests]).told(), options
+            )
             self._agreed.add(key)
         elif fault is not None:
             raise fault
 
     def prepare(
-        self, communicator: Communicator, fault: ReshardError | None, items: Sequence[Item], options: Options
+        self,
+        communicator: Communicator,
+        fault: ReshardError | None,
+        items: Sequence[Item],
+        options: Options,
+        *,
+        graph: bool,
     ) -> list[Whole]:
         """Every rank's items as one list, on which the ranks agree from then on."""
         self.calls += 1
-        whole = agreement.merge(self._exchange(communicator, fault, agreement.describe(items), options))
+        whole = agreement.merge(self._exchange(communicator, fault, agreement.describe(items, graph=graph), options))
         self._agreed.add(agreement.Terms.of(whole))
         return whole
+
+    def twin(self, links: Links) -> Links:
+        """Communicators for one user alone, which outlive a clear unless it names them. Collective."""
+        with self._tearing():
+            self._twins.append(links.twin())
+        return self._twins[-1]
 
     def _exchange(
         self, communicator: Communicator, fault: ReshardError | None, what: dict[str, Any], options: Options
@@ -138,111 +201,165 @@ class State:
             self.torn = True
             raise
 
-    def run(
-        self,
-        group: Any,
-        key: Hashable,
-        requests: Sequence[Request],
-        fault: ReshardError | None,
-        turn: int,
-        options: Options,
-    ) -> None:
-        """One call: check, agree, split, and move the tensors.
+    def run(self, links: Links, call: Call, options: Options, stream: Any = None) -> Mark | None:
+        """One call: check, agree, split, and move the tensors. On CUDA it gives a mark that the stream passes at its end."""
+        if stream is None or links.streams is None:
+            return self._run(links, call, options, stream)
+        with torch.cuda.stream(stream):
+            return self._run(links, call, options, stream)
 
-        Args:
-            key: what stands for the requests among the agreements; None where a fault leaves them unknown.
-            requests: one a tensor, in the same order on every rank.
-            fault: what reading the arguments raised, if anything; it is raised here, after the exchange.
-            turn: the first tensor's turn; see `plan`.
-        """
-        communicator = self.communicator(group)
+    def _run(self, links: Links, call: Call, options: Options, stream: Any) -> Mark | None:
+        communicator, requests = links.base, call.requests
         self.calls += 1
+        looks = tuple([(src.look, dst.look) for _, src, dst in requests])
+        key = call.key, options.staging_bytes, looks
+        turns = self._bound.get(key) if call.fault is None else None
+        bound = None if turns is None else turns.get(call.turn)
+        recorded = links.streams is not None and torch.cuda.is_current_stream_capturing()
+        if recorded:
+            self._capturable(links, call, bound)
+            options = replace(options, check="off")  # agreed on when it was warmed
         plans: list[RankPlan] = []
-        if fault is None:
-            plans = [
-                self._plan(request.item, communicator.rank, turn + index) for index, request in enumerate(requests)
-            ]
-            fault = _fault(requests, plans, communicator)
-        self.agree(communicator, key, fault, [request.item for request in requests], options)
-        schedule = rounds(plans, [request.item.dtype.itemsize for request in requests], options.staging_bytes)
-        with self._tearing():
-            tasks = [
-                Task(plan, request.src.local, request.dst.local, self._split(communicator, request.item.dst, plan))
-                for request, plan in zip(requests, plans, strict=True)
-            ]
-            execute(tasks, schedule, communicator, options.stream)
+        if bound is None:
+            plans = [self._plan(one.item, communicator.rank, call.turn + n) for n, one in enumerate(requests)]
+        else:
+            for pair in bound.pairs:
+                self._plans.get(pair)  # it is used
+        fault = call.fault or _fault(requests, plans, bound, communicator)
+        self.agree(communicator, call.key, fault, requests, options)
+        try:
+            tensors = [tensor for _, src, dst in requests for tensor in _stand_ins(src.local, dst.local)]
+            if bound is None:
+                bound = _bind(requests, plans, tensors, options.staging_bytes)
+                self._bound.made(key, dict)[call.turn] = bound
+            if links.streams is not None:
+                stream = links.streams.current()
+                if not recorded:
+                    follow(stream, _marks())
+            split = {place: links.replicas(dst) for place, dst in bound.replicated.items()}
+            replicas = {place: group for place, group in split.items() if group is not None}
+            execute(bound.program, tensors, communicator, replicas, stream)
+            for request, tensor in zip(requests, tensors[1::2], strict=True) if bound.lazy else ():
+                hand_back(request.dst.local, tensor)
+        except BaseException:
+            self.torn = True
+            raise
+        if links.streams is None or recorded:
+            return None
+        hold(tensors, stream)
+        self.mark = Mark(stream)
+        return self.mark
+
+    def _capturable(self, links: Links, call: Call, bound: Bound | None) -> None:
+        """Refuse to be recorded in a CUDA graph where that would need what cannot be recorded, or could be shared."""
+        if links is self._links:
+            raise CaptureError(
+                f"rank {links.base.rank}: a CUDA graph needs communicators of its own: prepare the items with graph=True, "
+                "run the refit once, then capture it"
+            )
+        if call.fault is None and (bound is None or not all(links.known(dst) for dst in bound.replicated.values())):
+            raise CaptureError(
+                f"rank {links.base.rank}: the refit is cold: run it once outside the capture with tensors of the same sizes "
+                "and strides, then capture it"
+            )
 
     def _plan(self, item: Whole, rank: int, turn: int) -> RankPlan:
         """The rank's plan for the item, remembered once for each source holder whose turn it can be."""
-        key = (item.src, item.dst, item.shape)
-        turns = self._plans.setdefault(key, {})
-        self._plans.move_to_end(key)
-        if len(self._plans) > PLANS:
-            self._plans.popitem(last=False)
+        turns = self._plans.made(_pair(item), dict)
         turn %= item.src.replicas
         if turn not in turns:
             turns[turn] = plan(item.src, item.dst, item.shape, rank, turn)
         return turns[turn]
 
-    def _split(self, communicator: Communicator, dst: Layout, plan: RankPlan) -> Communicator | None:
-        """The communicator of this rank's replica group; one collective split makes those of all groups.
+    def clear(self, twins: Iterable[Links] = ()) -> None:
+        """Drop plans, agreements and every communicator made for the group but twins, of which those given.
 
-        Whether a call splits depends on meshes and placements alone. Ranks outside every group share one leftover color,
-        since some releases of NCCL's Python binding hang on ranks without a color; it is kept to be released like the others.
-        """
-        if dst.replicas == 1 or plan.reason is Reason.LOCAL:
-            return None
-        key = (dst.mesh, dst.replicating)
-        if key not in self._replicas:
-            groups = replica_groups(dst)
-            color, place = next(
-                ((c, g.index(communicator.rank)) for c, g in enumerate(groups) if communicator.rank in g),
-                (len(groups), 0),
-            )
-            made = self._replicas[key] = communicator.split(color, place)
-            self._made += [made] if made is not None else []
-        return self._replicas[key]
-
-    def clear(self) -> None:
-        """Drop plans, agreements and every communicator made for the group; collective, unless a call failed halfway.
+        Collective, unless a call failed halfway.
 
         A clear is a call like others, so that ranks that clear alone find out from what the others exchange, and nothing
         is dropped then. It tells no call number: a clear on all ranks brings ranks that are out of step together again.
         """
-        if self._base is not None and not self.torn:
+        if self._links is not None and not self.torn:
             self.calls += 1
-            agreement.compare(self._gather(self._base, agreement.CLEAR))
-        self._release()
+            agreement.compare(self._gather(self._links.base, agreement.CLEAR))
+        self._release(twins)
 
-    def _release(self) -> None:
-        made, self._made = self._made, []
-        torn = self.torn
+    def abort(self, twins: Iterable[Links] | None = None) -> None:
+        """Release the same without waiting for any other rank; all twins where none are given."""
+        self.torn = True
+        self._release(self._twins if twins is None else twins)
+
+    def _shared(self) -> list[Links]:
+        """The links that are no twins, as they were made."""
+        return [*self._retired, *([] if self._links is None else [self._links])]
+
+    def _release(self, twins: Iterable[Links]) -> None:
+        ending, torn = [*self._shared(), *twins], self.torn
         self.calls, self.torn = 0, False
         self._generation += 1
-        self._base = None
-        for container in (self._agreed, self._plans, self._replicas):
-            container.clear()
-        for communicator in reversed(made):
-            if torn:
-                communicator.abort()
-            else:
-                communicator.finalize()
-                communicator.destroy()
-
-    def abort(self) -> None:
-        """Release everything without waiting for any other rank."""
-        self.torn = True
-        self._release()
+        self._links, self._source, self._retired = None, None, []
+        self._twins = [one for one in self._twins if one not in ending]
+        for table in (self._agreed, self.wholes, self._plans, self._bound):
+            table.clear()
+        release_links(reversed(ending), waiting=not torn)
 
 
-def _fault(requests: Sequence[Request], plans: Sequence[RankPlan], communicator: Communicator) -> ReshardError | None:
-    """The fault that this rank sees in what it passes."""
+def _fault(
+    requests: Sequence[Request], plans: Sequence[RankPlan], bound: Bound | None, communicator: Communicator
+) -> ReshardError | None:
+    """The first fault of the table that this rank sees in what it passes; of what is bound, only the place can be new."""
+    faults: list[ReshardError] = []
+    for (item, src, dst), planned in zip(requests, plans, strict=False):
+        try:
+            check(item, planned, communicator.rank, communicator.device, src, dst)
+        except ReshardError as error:
+            faults.append(error)
     try:
-        for request, plan in zip(requests, plans, strict=True):
-            check(request.item, plan, communicator.rank, communicator.device, request.src, request.dst)
+        check_memory(requests, _reaches(requests, plans) if bound is None else bound.reaches)
     except ReshardError as error:
-        return at(communicator.rank, error)
-    return None
+        faults.append(error)
+    if not faults:
+        return None
+    return at(communicator.rank, min(faults, key=lambda fault: PRECEDENCE.index(type(fault))))
+
+
+def _bind(
+    requests: Sequence[Request],
+    plans: Sequence[RankPlan],
+    tensors: Sequence[torch.Tensor | None],
+    staging_bytes: int,
+) -> Bound:
+    schedule = rounds(plans, [request.item.dtype.itemsize for request in requests], staging_bytes)
+    lies = [None if tensor is None else geometry(tensor) for tensor in tensors]
+    program = bind(plans, schedule, list(zip(lies[::2], lies[1::2], strict=True)))
+    # Whether a call splits depends on meshes and placements alone.
+    replicated = {
+        place: request.item.dst
+        for place, (request, plan) in enumerate(zip(requests, plans, strict=True))
+        if request.item.dst.replicas > 1 and plan.reason is not Reason.LOCAL
+    }
+    lazy = any(request.dst.local is not tensor for request, tensor in zip(requests, tensors[1::2], strict=True))
+    pairs = list(dict.fromkeys(_pair(request.item) for request in requests))
+    return Bound(program, pairs, replicated, _reaches(requests, plans), lazy)
+
+
+def _pair(item: Whole) -> Pair:
+    return item.src, item.dst, item.shape
+
+
+def _stand_ins(src: torch.Tensor | None, dst: torch.Tensor | None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    return src if src is None else readable(src), dst if dst is None else writable(dst)
+
+
+def _reaches(requests: Sequence[Request], plans: Sequence[RankPlan]) -> list[tuple[int, int]]:
+    return [
+        (_reach(src.local, moves=not plan.idle), _reach(dst.local, moves=not plan.idle))
+        for (_, src, dst), plan in zip(requests, plans, strict=True)
+    ]
+
+
+def _reach(tensor: torch.Tensor | None, *, moves: bool) -> int:
+    return geometry(tensor).extent if moves and tensor is not None else 0
 
 
 def at(rank: int, error: ReshardError) -> ReshardError:
@@ -299,6 +416,12 @@ def states() -> list[State]:
         return sorted(_states.values(), key=lambda found: found.number)
 
 
+def _marks() -> list[Mark]:
+    """Where the groups' last submissions end."""
+    with _lock:
+        return [found.mark for found in _states.values() if found.mark is not None]
+
+
 def default_group() -> dist.ProcessGroup:
     """The torch process group that stands for None."""
     group = dist.group.WORLD
@@ -307,8 +430,3 @@ def default_group() -> dist.ProcessGroup:
             "no process group was given and torch.distributed has none; pass one or call init_process_group"
         )
     return group
-
-
-def default_check(group: Any) -> Check:
-    """When calls on the group exchange records unless they say otherwise: its `check`, or the environment's RESTRIPE_CHECK."""
-    return getattr(group, "check", None) or os.environ.get("RESTRIPE_CHECK") or "first"  # type: ignore[return-value]

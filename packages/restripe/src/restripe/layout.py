@@ -81,14 +81,20 @@ class Mesh:
         return cls(tuple(grid.shape), tuple(grid.flatten().tolist()))
 
     @classmethod
-    def from_device_mesh(cls, mesh: DeviceMesh, group: dist.ProcessGroup | None = None) -> Mesh:
-        """The mesh with its global ranks translated to ranks of the torch process group (the default one when None).
+    def from_device_mesh(cls, mesh: DeviceMesh, group: Any = None) -> Mesh:
+        """The mesh with its global ranks translated to ranks of the group.
+
+        Args:
+            mesh: a DeviceMesh of this process's torch.distributed world.
+            group: a torch process group (the default one when None), or a group made by `join`.
 
         Raises:
             LayoutError: a rank of the mesh is not a member of the group.
         """
         group = dist.group.WORLD if group is None else group
-        place = {rank: index for index, rank in enumerate(dist.get_process_group_ranks(group))}
+        place = getattr(group, "members", None)
+        if place is None:
+            place = {rank: number for number, rank in enumerate(dist.get_process_group_ranks(group))}
         strangers = [rank for rank in mesh.mesh.flatten().tolist() if rank not in place]
         if strangers:
             raise LayoutError(
@@ -152,7 +158,7 @@ class Mesh:
         return None if index is None else unravel(index, self.shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layout:
     """Where a tensor lies: a mesh and one placement a mesh dim, Shard(dim) or Replicate().
 
@@ -173,6 +179,18 @@ class Layout:
                 f"expected one placement a mesh dim: {self.mesh.ndim} for mesh shape {self.mesh.shape}, "
                 f"got {len(self.placements)}: {self.placements}"
             )
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.mesh, self.placements))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Layout) and self.mesh == other.mesh and self.placements == other.placements
 
     @cached_property
     def replicating(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.distributed.tensor.placement_types import Placement
 
-from restripe.api import clear_caches, move
+from restripe.api import Side, clear_caches, move
 
 __all__ = ["clear_xferdtensor_python_caches", "xferdtensor_python_impl"]
 
@@ -36,8 +36,8 @@ def xferdtensor_python_impl(
         ReshardError: see `restripe.errors`.
     """
     move(
-        (src_tensor, src_mesh, src_placement),
-        (dst_tensor, dst_mesh, dst_placement),
+        Side.on(src_tensor, src_mesh, src_placement),
+        Side.on(dst_tensor, dst_mesh, dst_placement),
         process_group,
         shape=None,
         dtype=None,

@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import restripe
 from restripe import Layout, Mesh, comm
+from restripe.comm import Communicator
 from restripe.errors import AgreementError, LayoutError
 from restripe.group import state
 
@@ -32,9 +34,15 @@ def flat(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.uint8)
 
 
+def met(prefix: str) -> Communicator:
+    """A communicator of restripe's own among all ranks."""
+    store = c10d._get_process_group_store(dist.group.WORLD)  # type: ignore[arg-type]
+    return comm.meet(store, prefix, RANK, SIZE, torch.device("cpu"), TIMEOUT)
+
+
 def protocol() -> None:
     """Every call of the transport protocol does what the table says."""
-    made = comm.make(dist.group.WORLD, 100)  # type: ignore[arg-type]
+    made = met("protocol")
     assert (made.rank, made.size, made.device) == (RANK, SIZE, torch.device("cpu"))
     right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
     first, second = flat(0, 0), flat(0)
@@ -60,7 +68,7 @@ def protocol() -> None:
 
 def splits() -> None:
     """Members stand in the order of their keys; a rank without a color joins none."""
-    made = comm.make(dist.group.WORLD, 101)  # type: ignore[arg-type]
+    made = met("splits")
     half = made.split(None if RANK == 3 else RANK % 2, -RANK)
     if RANK == 3:
         assert half is None
@@ -76,7 +84,7 @@ def splits() -> None:
 
 def nothing_on_an_exception() -> None:
     """What a group holds is dropped when it ends in an exception."""
-    made = comm.make(dist.group.WORLD, 102)  # type: ignore[arg-type]
+    made = met("exceptions")
     with pytest.raises(ZeroDivisionError), made.group():  # noqa: PT012  (the group must have begun)
         made.send(flat(9), (RANK + 1) % SIZE)
         made.send(flat(9), 1 // (RANK - RANK))

@@ -2,48 +2,76 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 from torch.distributed import distributed_c10d as c10d
 
 from restripe.comm.gloo import GlooCommunicator
 from restripe.comm.protocol import Communicator
 from restripe.errors import LayoutError
 
-__all__ = ["Communicator", "brought", "make"]
+__all__ = ["Communicator", "connect", "meet", "source"]
 
 
-def brought(group: Any) -> Communicator | None:
-    """The communicator that the group itself brings, or None for a torch process group, whose communicator is made."""
+def source(group: Any) -> Any:
+    """What a group brings to communicate with: nccl4py's communicator or one of the transport protocol.
+
+    None for a torch process group, whose communicator is restripe's own.
+
+    Raises:
+        LayoutError: it is no group.
+    """
     if isinstance(group, dist.ProcessGroup):
         return None
-    communicator: Communicator | None = getattr(group, "communicator", None)
-    if communicator is None:
-        raise LayoutError(
-            f"expected a torch process group or an object with a .communicator, got {type(group).__name__}; see the transport protocol"
-        )
-    return communicator
+    for name in ("nccl_communicator", "communicator"):
+        brought = getattr(group, name, None)
+        if brought is not None:
+            return brought
+    raise LayoutError(
+        "expected a torch process group, or an object with an .nccl_communicator or a .communicator, "
+        f"got {type(group).__name__}; see the transport protocol"
+    )
 
 
-def make(group: dist.ProcessGroup, generation: int) -> Communicator:
-    """A communicator of restripe's own among the group's members, met through the group's store. Collective.
+def connect(group: Any, generation: int) -> Communicator:
+    """The group's communicator; for a torch group a new one among its members, met through its store. Collective then.
 
     Args:
-        group: a torch process group that has gloo for the CPU.
         generation: how many the group has had before; the same on all members.
     """
-    backend = _gloo(group)
-    store = c10d._get_process_group_store(group)
-    return GlooCommunicator(store, f"restripe/{generation}", group.rank(), group.size(), backend.options._timeout)
+    if isinstance(group, dist.ProcessGroup):
+        device, timeout = _home(group)
+        store = c10d._get_process_group_store(group)
+        return meet(store, f"restripe/{generation}", group.rank(), group.size(), device, timeout)
+    brought: Any = source(group)
+    if getattr(group, "nccl_communicator", None) is None:
+        return brought  # type: ignore[no-any-return]
+    from restripe.comm.nccl import NcclCommunicator
+
+    return NcclCommunicator(brought)
 
 
-def _gloo(group: dist.ProcessGroup) -> Any:
-    try:
-        backend = group._get_backend(torch.device("cpu"))
-    except RuntimeError as error:
-        raise LayoutError(
-            "the process group has no CPU backend; make it with backend='gloo' or 'cpu:gloo,cuda:nccl'"
-        ) from error
-    return backend
+def meet(store: Store, prefix: str, rank: int, size: int, device: torch.device, timeout: timedelta) -> Communicator:
+    """A communicator of the ranks that meet under a prefix on a store: NCCL on CUDA devices, gloo on the CPU. Collective."""
+    if device.type == "cpu":
+        return GlooCommunicator(store, prefix, rank, size, timeout)
+    from restripe.comm.nccl import NcclCommunicator
+
+    return NcclCommunicator.meet(store, prefix, rank, size, device)
+
+
+def _home(group: dist.ProcessGroup) -> tuple[torch.device, timedelta]:
+    """Where a torch group's tensors live, NCCL's device where it has NCCL, and how long its ranks wait."""
+    for kind, name in (("cuda", "nccl"), ("cpu", "gloo")):
+        try:
+            backend = group._get_backend(torch.device(kind))
+        except RuntimeError:
+            continue
+        if backend.name() == name:
+            device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+            return device, backend.options._timeout
+    raise LayoutError("the process group has neither NCCL nor gloo; make it with backend='cpu:gloo,cuda:nccl' or one")

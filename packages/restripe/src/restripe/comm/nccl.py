@@ -1,0 +1,118 @@
+"""The transport protocol over NCCL: nccl4py's bindings, called with raw pointers and byte counts, so that every dtype works.
+
+This is the only module that imports nccl4py, and it is imported when a group first needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from nccl.bindings import nccl as bindings
+from nccl.core import Communicator as Handle
+from nccl.core import UniqueId, get_unique_id
+from torch._C._distributed_c10d import Store
+
+_BYTES = 1  # ncclUint8
+Buffer = torch.Tensor | tuple[int, int]
+
+
+def _raw(buffer: Buffer) -> tuple[int, int]:
+    return (buffer.data_ptr(), buffer.numel()) if isinstance(buffer, torch.Tensor) else buffer
+
+
+class NcclCommunicator:
+    """An NCCL communicator on one GPU. A buffer may be a tensor or its (address, length in bytes).
+
+    Args:
+        handle: nccl4py's communicator.
+    """
+
+    takes_pointers = True
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        self._comm = bindings.Comm(handle.ptr)
+        self.rank, self.size = int(handle.rank), int(handle.nranks)
+        self.device = torch.device("cuda", int(handle.device.device_id))
+        self._queue: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
+
+    @classmethod
+    def meet(cls, store: Store, prefix: str, rank: int, size: int, device: torch.device) -> Self:
+        """A communicator of all ranks that meet under the prefix on a store. Collective."""
+        if rank == 0:
+            store.set(prefix, bytes(get_unique_id()))  # type: ignore[arg-type]  # torch types it narrower than it is
+        with torch.cuda.device(device):
+            return cls(Handle.init(size, rank, UniqueId.from_bytes(store.get(prefix))))
+
+    def group(self) -> Self:
+        """This communicator, as the context in which calls are held back and then submitted together."""
+        return self
+
+    def __enter__(self) -> None:
+        self._queue = []
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        queue, self._queue = self._queue, None
+        if error is not None or not queue:
+            return
+        bindings.group_start()
+        try:
+            for call, arguments in queue:
+                call(*arguments)
+        finally:
+            bindings.group_end()
+
+    def send(self, buffer: Buffer, peer: int, stream: Any = None) -> None:
+        self._submit(bindings.send, *_raw(buffer), _BYTES, peer, self._comm, self._handle_of(stream))
+
+    def recv(self, buffer: Buffer, peer: int, stream: Any = None) -> None:
+        self._submit(bindings.recv, *_raw(buffer), _BYTES, peer, self._comm, self._handle_of(stream))
+
+    def all_gather(self, output: Buffer, input: Buffer, stream: Any = None) -> None:
+        (into, _), (out, count) = _raw(output), _raw(input)
+        self._submit(bindings.all_gather, out, into, count, _BYTES, self._comm, self._handle_of(stream))
+
+    def broadcast(self, buffer: Buffer, root: int, stream: Any = None) -> None:
+        address, count = _raw(buffer)
+        self._submit(bindings.broadcast, address, address, count, _BYTES, root, self._comm, self._handle_of(stream))
+
+    def exchange(self, record: bytes) -> list[bytes]:
+        sizes = self._gather(torch.tensor([len(record)], dtype=torch.int64)).flatten().tolist()
+        padded = torch.zeros(max(1, *sizes), dtype=torch.uint8)
+        if record:
+            padded[: len(record)] = torch.frombuffer(bytearray(record), dtype=torch.uint8)
+        return [bytes(row[:size].tolist()) for row, size in zip(self._gather(padded), sizes, strict=True)]
+
+    def split(self, color: int | None, key: int) -> NcclCommunicator | None:
+        child = self._handle.split(color, key)
+        self._handle.get_async_error()  # until it is asked, nccl4py's parent keeps every child alive
+        return None if color is None else NcclCommunicator(child)
+
+    def finalize(self) -> None:
+        self._handle.finalize()
+
+    def destroy(self) -> None:
+        self._handle.destroy()
+
+    def abort(self) -> None:
+        self._handle.abort()
+
+    def _submit(self, call: Callable[..., None], *arguments: Any) -> None:
+        if self._queue is None:
+            call(*arguments)
+        else:
+            self._queue.append((call, arguments))
+
+    def _handle_of(self, stream: Any) -> int:
+        if stream is None:
+            stream = torch.cuda.current_stream(self.device)
+        return stream.cuda_stream  # type: ignore[no-any-return]
+
+    def _gather(self, row: torch.Tensor) -> torch.Tensor:
+        """The rows of all ranks, on the host."""
+        mine = row.to(self.device).view(torch.uint8)
+        rows = torch.empty(self.size * mine.numel(), dtype=torch.uint8, device=self.device)
+        self.all_gather(rows, mine)
+        return rows.cpu().view(row.dtype).reshape(self.size, -1)

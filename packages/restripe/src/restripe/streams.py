@@ -1,0 +1,70 @@
+"""CUDA streams: what a call enqueues is ordered with what its caller enqueued, and with other groups on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+class Mark:
+    """A place on a stream after a submission.
+
+    Its event is recorded when first asked for, on the same stream, so it may stand later than the submission's end but
+    never before it; a call that nobody waits for costs no event.
+    """
+
+    __slots__ = ("_event", "stream")
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self._event: Any = None
+
+    @property
+    def event(self) -> Any:
+        """The event that stands for the place."""
+        if self._event is None:
+            self._event = self.stream.record_event()
+        return self._event
+
+    def passed(self) -> bool:
+        """Whether the device has come past it."""
+        return bool(self.event.query())
+
+    def wait(self) -> None:
+        """Let what is enqueued on the current stream from now on come after it."""
+        torch.cuda.current_stream(self.stream.device).wait_event(self.event)
+
+
+class Streams:
+    """The streams of one device that calls were enqueued on, by their handle: asking torch for a stream object is slow."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._index = device.index
+        self._known: dict[int, Any] = {}
+
+    def current(self) -> Any:
+        """The device's current stream."""
+        handle = torch._C._cuda_getCurrentRawStream(self._index)  # noqa: SLF001  (what torch's own compiled code calls)
+        stream = self._known.get(handle)
+        if stream is None:
+            stream = self._known[handle] = torch.cuda.current_stream(self._index)
+        return stream
+
+
+def follow(stream: Any, marks: Iterable[Mark]) -> None:
+    """Let what is enqueued on the stream from now on come after these marks on its device.
+
+    Two communicators whose kernels run at once on one device can each wait for a kernel that has no room to start.
+    """
+    for one in marks:
+        if one.stream is not stream and one.stream != stream and one.stream.device == stream.device:
+            stream.wait_event(one.event)
+
+
+def hold(tensors: Iterable[torch.Tensor | None], stream: Any) -> None:
+    """Keep the memory of tensors that are dropped from being used again before the stream has come past this place."""
+    for tensor in tensors:
+        if tensor is not None:
+            tensor.record_stream(stream)

@@ -1,0 +1,99 @@
+"""Marks and the order of streams, on streams that only note what is asked of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from restripe.links import Links
+from restripe.streams import Mark, Streams, follow, hold
+
+from .conftest import Worlds
+
+
+class Event:
+    """An event that a device comes past when told to."""
+
+    done = False
+
+    def query(self) -> bool:
+        return self.done
+
+
+class Stream:
+    """A stream of a device that notes its events and waits."""
+
+    def __init__(self, name: str, device: int = 0) -> None:
+        self.name, self.device = name, torch.device("cuda", device)
+        self.recorded: list[Event] = []
+        self.waited: list[Event] = []
+
+    def record_event(self) -> Event:
+        self.recorded.append(Event())
+        return self.recorded[-1]
+
+    def wait_event(self, event: Event) -> None:
+        self.waited.append(event)
+
+
+class Twin(Stream):
+    """Another object for the stream of that name, as torch makes one at each question."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def test_a_mark_records_one_event_when_it_is_first_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, caller = Stream("ours"), Stream("caller")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: {ours.device: caller}[device])
+    mark = Mark(ours)
+    assert not ours.recorded
+    mark.wait()
+    assert not mark.passed()
+    mark.wait()
+    assert len(ours.recorded) == 1
+    assert caller.waited == ours.recorded * 2
+    ours.recorded[0].done = True
+    assert mark.passed()
+
+
+def test_a_stream_follows_the_marks_of_others_on_its_device() -> None:
+    ours, other, far = Stream("ours"), Stream("other"), Stream("far", device=1)
+    marks = [Mark(stream) for stream in (ours, Twin("ours"), other, far)]
+    follow(ours, marks)
+    assert ours.waited == other.recorded
+    assert [len(mark.stream.recorded) for mark in marks] == [0, 0, 1, 0]
+
+
+def test_tensors_are_held_until_the_stream_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[tuple[int, Any]] = []
+    monkeypatch.setattr(
+        torch.Tensor, "record_stream", lambda tensor, stream: held.append((tensor.data_ptr(), stream)), raising=False
+    )
+    tensors, stream = [torch.zeros(1), None, torch.zeros(2)], Stream("ours")
+    hold(tensors, stream)
+    assert held == [(tensor.data_ptr(), stream) for tensor in tensors if tensor is not None]
+
+
+def test_a_stream_is_asked_of_torch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles, asked = iter([7, 8, 7]), []
+
+    def current(index: int) -> Stream:
+        asked.append(index)
+        return Stream(f"{len(asked)}")
+
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: next(handles), raising=False)
+    monkeypatch.setattr(torch.cuda, "current_stream", current)
+    streams = Streams(torch.device("cuda", 3))
+    assert [streams.current().name for _ in range(3)] == ["1", "2", "1"]
+    assert asked == [3, 3]
+
+
+def test_there_are_no_streams_on_the_cpu(worlds: Worlds) -> None:
+    (communicator,) = worlds(1).communicators()
+    assert Links(communicator, owned=False).streams is None
