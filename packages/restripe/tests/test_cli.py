@@ -26,5 +26,5 @@ def test_an_odd_gpu_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_are_chosen_by_a_part_of_their_name() -> None:
     assert chosen("") == list(rows())
     assert [row.name for row in chosen("exchange")] == ["exchange 16 KiB", "exchange 262 MB"]
-    with pytest.raises(BenchError, match="no row is named 'none'; there are .*point 16 KiB"):
+    with pytest.raises(BenchError, match=r"no row is named 'none'; there are .*point 16 KiB"):
         chosen("none")

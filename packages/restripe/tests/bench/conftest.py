@@ -23,12 +23,11 @@ class Stream:
 
 
 class Record(list[str]):
-    """What was asked of the GPU, in order; its streams, the current one first; how many bytes it says are allocated."""
+    """What was asked of the GPU, in order; its streams, the current one first."""
 
     def __init__(self) -> None:
         super().__init__()
         self.streams = [Stream()]
-        self.allocated = 0
 
     def stream(self, *_: object) -> Stream:
         """A new stream."""
@@ -68,7 +67,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Record:
         "_sleep": record.note("sleep"),
         "memory_allocated": lambda: 0,
         "reset_peak_memory_stats": record.note("reset"),
-        "max_memory_allocated": lambda: record.allocated,
+        "max_memory_allocated": lambda: 0,
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)

@@ -7,7 +7,7 @@ import torch
 
 from restripe.api import Resharder
 from restripe.bench.case import Case
-from restripe.bench.contenders import Contender, ModuleWire, OneByOne, Raw, Unfit, own
+from restripe.bench.contenders import Call, Contender, Messages, ModuleWire, OneByOne, Raw, Unfit, own
 from restripe.bench.rows import Move, Row
 from restripe.xferdtensor_python import xferdtensor_python_impl
 
@@ -48,18 +48,24 @@ def test_every_contender_moves_every_byte_again_and_again(worlds: Worlds, size: 
     assert worlds(size).run(body) == [{name: [0, 0] for name in names}] * size
 
 
-def test_raw_sends_many_tensors_in_one_group_or_one_by_one(worlds: Worlds) -> None:
-    world = worlds(2)
-    row = Row("many", Move.POINT, MANY)
+class Counting:
+    """A wire that counts the messages of each group."""
 
-    def play(group: Group, *, each: bool) -> None:
-        Raw(ModuleWire(group.communicator), each=each).ready(Case(row, group.rank, 2, CPU)).call()
+    def __init__(self) -> None:
+        self.groups: list[tuple[int, int]] = []
 
-    world.run(lambda group: play(group, each=False))
-    together = [event.op for event in world.events[0]]
-    world.forget()
-    world.run(lambda group: play(group, each=True))
-    assert together.count("send") == [event.op for event in world.events[0]].count("send") == len(MANY)
+    def messages(self, sends: Messages, receives: Messages) -> Call:
+        return lambda: self.groups.append((len(sends), len(receives)))
+
+    def gather(self, output: torch.Tensor, part: torch.Tensor) -> Call:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("each", "groups"), [(False, [(3, 0)]), (True, [(1, 0)] * 3)])
+def test_raw_sends_many_tensors_in_one_group_or_one_by_one(groups: list[tuple[int, int]], *, each: bool) -> None:
+    wire = Counting()
+    Raw(wire, each=each).ready(Case(Row("many", Move.POINT, MANY), 0, 2, CPU)).call()
+    assert wire.groups == groups
 
 
 def test_the_hand_written_exchange_overlaps_its_local_copy_and_waits_for_it(worlds: Worlds, gpu: Record) -> None:

@@ -18,7 +18,7 @@ from restripe.bench.contenders import Call, Contender, Ready, Unfit, nothing
 from restripe.bench.ranks import WARM, Seat, play, why
 from restripe.bench.rows import Move, Row
 
-from .conftest import Group, Record, Worlds
+from .conftest import Group, Worlds
 
 CPU = torch.device("cpu")
 ROW = Row("row", Move.GATHER, (("a", (8, 4)),), repeats=6)
@@ -113,10 +113,10 @@ def test_wrong_bytes_are_counted_over_all_ranks(worlds: Worlds) -> None:
         }
 
 
-def test_memory_is_that_of_a_warm_call(worlds: Worlds, gpu: Record) -> None:
-    gpu.allocated = 1000
-    for one in played(worlds, Player("right")):
-        assert one.result.timings["right"].extra_bytes == 1000
+@pytest.mark.usefixtures("gpu")
+def test_memory_is_the_most_that_any_rank_takes(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", iter([1000, 2000]).__next__)
+    assert [one.result.timings["right"].extra_bytes for one in played(worlds, Player("right"))] == [2000, 2000]
 
 
 @pytest.mark.usefixtures("gpu")
