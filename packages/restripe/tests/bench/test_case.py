@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 
 def row(move: Move) -> Row:
-    return Row("row", move, (("a", (64, 96)), ("b", (4, 8)))  # large enough to have bytes of every value)
+    return Row("row", move, (("a", (64, 96)), ("b", (4, 8))))  # large enough to have bytes of every value
 
 
 def test_noise_follows_from_its_seed_and_mixes_every_byte() -> None:
