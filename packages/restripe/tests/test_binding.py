@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -337,6 +337,16 @@ def test_a_run_of_pieces_alike_at_even_distances_is_one_copy() -> None:
     late = (View(8, 25, (3, 2), (2, 1)), View(0, 8, (3, 2), (8, 1)))  # as far from the run as no other
     assert merged([*columns, late]) == [*merged(columns), late]
     assert merged([]) == []
+
+
+@pytest.mark.parametrize("change", [{"memory": 1}, {"sizes": (2, 3)}, {"strides": (9, 1)}])
+@pytest.mark.parametrize("side", [0, 1])
+def test_pieces_that_differ_in_anything_but_where_they_lie_stay_apart(change: dict[str, Any], side: int) -> None:
+    first = (View(8, 0, (3, 2), (2, 1)), View(0, 0, (3, 2), (8, 1)))
+    second = [view._replace(offset=60) for view in first]
+    assert len(merged([first, (second[0], second[1])])) == 1
+    second[side] = second[side]._replace(**change)
+    assert merged([first, (second[0], second[1])]) == [first, tuple(second)]
 
 
 @pytest.mark.parametrize(

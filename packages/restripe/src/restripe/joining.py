@@ -68,6 +68,5 @@ def _world() -> tuple[str | None, int]:
     if not dist.is_initialized():
         return None, 0
     store = c10d._get_default_store()  # noqa: SLF001 - the only way to the world's own store
-    if dist.get_rank() == 0:
-        store.set("restripe/world", uuid.uuid4().hex)
-    return store.get("restripe/world").decode(), dist.get_rank()
+    name = store.compare_set("restripe/world", "", uuid.uuid4().hex)  # the first rank that joins any group names it
+    return name.decode(), dist.get_rank()

@@ -1,4 +1,4 @@
-"""What each of four processes does over real gloo; started by test_gloo.py, which gives RANK, SIZE, STORE and REPORT.
+"""What each of four processes does over real gloo; test_gloo.py starts it and gives RANK, SIZE, STORE, PORTS and REPORT.
 
 A scenario is a function of that name: all ranks run them in order, and each writes what went wrong, by scenario.
 """
@@ -183,6 +183,46 @@ def clears_that_differ() -> None:
     restripe.clear_caches(group)
 
 
+def under_inference_mode() -> None:
+    """gloo writes to what a call under inference mode hands it."""
+    group = dist.new_group(timeout=TIMEOUT)
+    layouts = Layout(Mesh((4,), (0, 1, 2, 3)), (Shard(1),)), Layout(Mesh((4,), (3, 1, 2, 0)), (Replicate(),))
+    for rows in (6, 8):  # broadcast, and stripes
+        with torch.inference_mode():
+            whole = torch.arange(rows * 4).reshape(rows, 4)
+            dst = torch.zeros(4, rows, dtype=torch.int64).t()
+            src = whole[:, RANK : RANK + 1].clone()
+            restripe.reshard(src, dst, group, src_layout=layouts[0], dst_layout=layouts[1], shape=(rows, 4))
+            assert torch.equal(dst, whole)
+    restripe.clear_caches(group)
+
+
+def joined_worlds() -> None:
+    """Ranks 0 and 1, and 2 and 3, are worlds of their own, whose DeviceMeshes name ranks 0 and 1; they join twice."""
+    mine = RANK // 2
+    meshes = Mesh((2,), (1, 0)), Mesh((2,), (2, 3))
+    columns = WHOLE.chunk(2, 1)
+    for port in globals()["PORTS"]:
+        group = restripe.join(f"127.0.0.1:{port}", RANK, SIZE, "cpu", timeout=TIMEOUT)
+        assert (group.rank, group.size, group.device) == (RANK, SIZE, torch.device("cpu"))
+        assert group.members == {0: 2 * mine, 1: 2 * mine + 1}
+        own = DeviceMesh("cpu", [[1, 0], [0, 1]][mine])
+        assert Mesh.from_device_mesh(own, group) == meshes[mine]
+        sides = Layout(meshes[0], (Shard(0),)), Layout(meshes[1], (Shard(1),))
+        if mine == 0:
+            src = DTensor.from_local(
+                WHOLE.chunk(2)[1 - RANK], own, [Shard(0)], shape=WHOLE.shape, stride=WHOLE.stride()
+            )
+            restripe.reshard(src, None, group, dst_layout=sides[1])
+        else:
+            empty = torch.zeros(6, 2)
+            dst = DTensor.from_local(empty, own, [Shard(1)], shape=WHOLE.shape, stride=WHOLE.stride())
+            restripe.reshard(None, dst, group, src_layout=sides[0])
+            assert torch.equal(dst.to_local(), columns[RANK - 2])
+        restripe.clear_caches(group)
+        group.close()
+
+
 def outcome(scenario: Callable[[], None]) -> str:
     try:
         scenario()
@@ -199,11 +239,16 @@ SCENARIOS: list[Callable[[], None]] = [
     subgroup,
     strangers_of_a_group,
     clears_that_differ,
+    under_inference_mode,
 ]
 
 if __name__ == "__ranks__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{globals()['STORE']}", rank=RANK, world_size=SIZE, timeout=TIMEOUT)
     report = {scenario.__name__: outcome(scenario) for scenario in SCENARIOS}
+    dist.destroy_process_group()
+    world = f"file://{globals()['STORE']}.{RANK // 2}"
+    dist.init_process_group("gloo", world, rank=RANK % 2, world_size=2, timeout=TIMEOUT)
+    report[joined_worlds.__name__] = outcome(joined_worlds)
     Path(globals()["REPORT"]).write_text(json.dumps(report), encoding="utf-8")
     dist.destroy_process_group()

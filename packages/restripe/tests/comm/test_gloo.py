@@ -1,11 +1,13 @@
-"""Real gloo between four processes: the transport protocol, groups whose ranks are not the global ones, and clears."""
+"""Real gloo between four processes: the transport protocol, groups of other ranks or of two worlds, and clears."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
 import runpy
+import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,9 +23,10 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed.tensor"])
     script = str(Path(__file__).parent / "ranks.py")
-    ranks = []
+    ranks, ports = [], free(2)
     for rank in range(SIZE):
-        given = {"RANK": rank, "SIZE": SIZE, "STORE": str(folder / "store"), "REPORT": str(folder / f"{rank}.json")}
+        places = {"STORE": str(folder / "store"), "PORTS": ports, "REPORT": str(folder / f"{rank}.json")}
+        given = {"RANK": rank, "SIZE": SIZE, **places}
         ranks.append(context.Process(target=runpy.run_path, args=(script, given, "__ranks__"), daemon=True))
     for process in ranks:
         process.start()
@@ -36,6 +39,13 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     return {
         rank: json.loads(file.read_text(encoding="utf-8")) if file.exists() else absent for rank, file in files.items()
     }
+
+
+def free(count: int) -> list[int]:
+    """Ports of this host that nobody listens on."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(one.getsockname()[1]) for one in sockets]
 
 
 def held(reports: Reports, scenario: str) -> None:
@@ -66,3 +76,12 @@ def test_device_meshes_with_ranks_outside_the_group(reports: Reports) -> None:
 @pytest.mark.requirement("RS-CACHE-10", "RS-AGREE-3")
 def test_clears_on_one_rank_only(reports: Reports) -> None:
     held(reports, "clears_that_differ")
+
+
+@pytest.mark.requirement("RS-UPSTREAM-13")
+def test_two_worlds_that_join_each_keep_their_own_ranks(reports: Reports) -> None:
+    held(reports, "joined_worlds")
+
+
+def test_calls_under_inference_mode(reports: Reports) -> None:
+    held(reports, "under_inference_mode")
