@@ -49,6 +49,14 @@ class Recorder:
         self.log.append(f"abort {self.name}")
 
 
+class Failing(Recorder):
+    """One that cannot even be aborted."""
+
+    def abort(self) -> None:
+        super().abort()
+        raise OSError(self.name)
+
+
 class Plain:
     """A group with nothing but an identity."""
 
@@ -64,10 +72,10 @@ def clear(group: Group) -> None:
     restripe.clear_caches(group)
 
 
-def used(name: str, log: list[str]) -> Plain:
+def used(name: str, log: list[str], kind: type[Recorder] = Recorder) -> Plain:
     """A group that holds one communicator."""
     group = Plain()
-    hold(group, Recorder(name, log))
+    hold(group, kind(name, log))
     return group
 
 
@@ -357,10 +365,6 @@ def test_after_a_transport_s_failure_a_clear_waits_for_nobody(
 ) -> None:
     world = worlds(4)
     SPLIT.run(world)
-
-    def broken(*_: object) -> None:
-        raise OSError("the wire is cut")
-
     for group in world.groups:
         monkeypatch.setattr(group.communicator, op, broken)
     world.refuses(replace(SPLIT, dst=Side([[2, 0], [3, 1]], (None, 0)), dtype=torch.int8).play, OSError)
@@ -559,13 +563,13 @@ def test_a_collected_group_s_graphs_are_released_too() -> None:
 
 @pytest.mark.requirement("RS-CACHE-5")
 def test_a_clear_that_fails_halfway_leaves_nothing_behind() -> None:
-    class Failing(Recorder):
+    class Torn(Recorder):
         def finalize(self) -> None:
             raise OSError(f"the peer of {self.name} is gone")
 
     log: list[str] = []
     group = used("first", log)
-    hold(group, Failing("second", log))
+    hold(group, Torn("second", log))
     hold(group, Recorder("third", log))
     with pytest.raises(OSError, match="peer of second"):
         restripe.clear_caches(group)
@@ -592,3 +596,80 @@ def test_a_cleared_state_holds_nothing_of_its_group(worlds: Worlds) -> None:
         group.communicator = communicator
     gc.collect()
     assert [mark() for mark in marks] == [None, None]
+
+
+@pytest.mark.requirement("RS-CACHE-10", "RS-AGREE-2")
+def test_leaving_a_session_on_one_rank_only_is_an_error_on_all_also_after_a_clear(worlds: Worlds) -> None:
+    world = worlds(3)
+    move = Move((4,), Side([0], (None,)), Side([1], (None,)), torch.int8)
+    item = Item("w", move.shape, move.dtype, move.src.layout, move.dst.layout)
+    sessions = [Resharder(group, check="always") for group in world.groups]
+
+    def begin(group: Group) -> restripe.Refit:
+        refit = sessions[group.rank].prepare([item], graph=True)
+        clear(group)
+        return refit
+
+    refits = world.run(begin)
+
+    def body(group: Group) -> None:
+        if group.rank == 1:
+            sessions[1].__exit__(None, None, None)
+        src, dst = move.hand(group.rank)
+        refits[group.rank].run({"w": src}, {"w": dst})
+
+    texts = world.refuses(body, AgreementError)
+    assert len(set(texts)) == 1
+    world.run(lambda group: sessions[group.rank].__exit__(None, None, None))
+    assert balance(world.events) == symmetry(world.events) == []
+
+
+def test_a_failing_release_reaches_no_call_of_another_group() -> None:
+    log: list[str] = []
+    held = [used(name, log, Failing) for name in "ab"]
+    held.clear()
+    gc.collect()
+    assert states() == []
+    assert sorted(log) == ["abort a", "abort b"]
+
+
+def test_at_exit_every_group_is_released_whatever_fails() -> None:
+    log: list[str] = []
+    groups = [used(name, log, Failing) for name in "ab"]
+    module._exit()
+    assert len(states()) == len(groups)
+    assert log == ["abort a", "abort b"]
+
+
+def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_mark(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors are held before anything is enqueued, so that a transport that fails halfway may read them still."""
+    log: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(module, "follow", lambda stream, marks: log.append(len(list(marks))))
+    monkeypatch.setattr(
+        module, "hold", lambda tensors, stream: log.append([t.numel() for t in tensors if t is not None])
+    )
+    world = worlds(1)
+    move = Move((4,), Side([0], (None,)), Side([0], (None,)))
+
+    def body(group: Group) -> None:
+        state(group).links(group).streams = Streams()  # type: ignore[assignment]
+        src, dst = move.hand(0)
+        works = [restripe.reshard(src, dst, group, **given(move)) for _ in range(2)]
+        assert all(work._mark is not None for work in works)
+        assert state(group).mark is works[1]._mark
+        move.judge(0, src, dst)
+
+    world.run(body)
+    assert log == [0, [4, 4], 1, [4, 4]]
+    log.clear()
+    monkeypatch.setattr(module, "execute", broken)
+    with pytest.raises(OSError, match="cut"):
+        world.run(body)
+    assert log == [1, [4, 4]]
+
+
+def broken(*_: object) -> None:
+    raise OSError("the wire is cut")

@@ -9,7 +9,6 @@ region `()` of a 0-dim tensor holds its one element.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,11 +22,6 @@ Coordinates = tuple[int, ...]
 def lengths(region: Region) -> tuple[int, ...]:
     """The sizes of the region's local tensor, in elements."""
     return tuple(sum(hi - lo for lo, hi in intervals) for intervals in region)
-
-
-def numel(region: Region) -> int:
-    """The number of elements in the region (1 for the region of a 0-dim tensor)."""
-    return math.prod(lengths(region))
 
 
 def cut(intervals: Intervals, pieces: int, index: int) -> Intervals:

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Literal, NamedTuple, get_args
@@ -236,6 +236,7 @@ class State:
                 stream = links.streams.current()
                 if not recorded:
                     follow(stream, _marks())
+                    hold(tensors, stream)
             split = {place: links.replicas(dst) for place, dst in bound.replicated.items()}
             replicas = {place: group for place, group in split.items() if group is not None}
             execute(bound.program, tensors, communicator, replicas, stream)
@@ -246,7 +247,6 @@ class State:
             raise
         if links.streams is None or recorded:
             return None
-        hold(tensors, stream)
         self.mark = Mark(stream)
         return self.mark
 
@@ -279,9 +279,10 @@ class State:
         A clear is a call like others, so that ranks that clear alone find out from what the others exchange, and nothing
         is dropped then. It tells no call number: a clear on all ranks brings ranks that are out of step together again.
         """
-        if self._links is not None and not self.torn:
+        used = next((twin for twin in twins if twin.live), None) if self._links is None else self._links
+        if used is not None and not self.torn:
             self.calls += 1
-            agreement.compare(self._gather(self._links.base, agreement.CLEAR))
+            agreement.compare(self._gather(used.base, agreement.CLEAR))
         self._release(twins)
 
     def abort(self, twins: Iterable[Links] | None = None) -> None:
@@ -396,7 +397,8 @@ def state(group: Any) -> State:
 def _exit() -> None:
     """Release every communicator before the interpreter goes: a transport's threads must not outlive it."""
     for found in states():
-        found.abort()
+        with suppress(Exception):  # the others are left
+            found.abort()
 
 
 def release() -> None:
@@ -406,7 +408,8 @@ def release() -> None:
             orphan = _orphans.popleft()
         except IndexError:  # asked rather than looked at first: another thread may take the last one
             return
-        orphan.abort()
+        with suppress(Exception):  # whoever calls now has no part in it
+            orphan.abort()
 
 
 def states() -> list[State]:
