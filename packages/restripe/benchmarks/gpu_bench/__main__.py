@@ -13,7 +13,7 @@ from gpu_bench import contenders, peer
 from gpu_bench.plot import plot
 from gpu_bench.provenance import provenance, summary
 from gpu_bench.report import report
-from gpu_bench.targets import verdicts
+from gpu_bench.targets import tally, verdicts
 from restripe.bench.results import Result
 from restripe.bench.rows import Row
 from restripe.bench.table import table
@@ -56,11 +56,14 @@ def main(
 def write(console: Console, out: Path, origin: dict[str, object], rows: list[Row], found: list[Result]) -> None:
     """The limit, the targets, and the files."""
     limits = peer.copies(rows)
-    for name, spread in limits.items():
-        console.print(f"peer copy, {name}: {spread.median / 1e3:.3g} ms")
+    for row in rows:
+        if row.name in limits:
+            time = limits[row.name].median
+            console.print(f"peer copy, {row.name}: {time / 1e3:.3g} ms, {row.size / time / 1e3:.4g} GB/s")
     judged = list(verdicts(found))
     for verdict in judged:
         console.print(verdict.text, highlight=False)
+    console.print(tally(judged))
     out.mkdir(parents=True, exist_ok=True)
     (out / "report.json").write_text(json.dumps(report(origin, found, limits, judged), indent=1), encoding="utf-8")
     for kind in ("svg", "png"):

@@ -12,14 +12,14 @@ from restripe.bench.case import noise
 from restripe.bench.clock import ahead
 from restripe.bench.ranks import WARM
 from restripe.bench.results import Spread
-from restripe.bench.rows import Move, Row
+from restripe.bench.rows import DTYPE, Move, Row
 
 LIMIT = 60.0  # seconds that all may take
 LEAD = 0.01  # seconds that the GPU waits, for the host to be ahead of it
 
 
 def copies(rows: Sequence[Row]) -> dict[str, Spread]:
-    """GPU microseconds of a copy of each point row's tensors from GPU 0 to GPU 1; empty where the process fails."""
+    """GPU microseconds of one copy of each point row's bytes from GPU 0 to GPU 1; empty where the process fails."""
     context = multiprocessing.get_context("spawn")
     inlet, outlet = context.Pipe(duplex=False)
     process = context.Process(
@@ -41,11 +41,10 @@ def _serve(rows: Sequence[Row], outlet: Connection) -> None:
 
 def _times(row: Row) -> list[float]:
     here, there = torch.device("cuda", 0), torch.device("cuda", 1)
-    sources = [noise(shape, seed, here) for seed, (_, shape) in enumerate(row.tensors)]
-    destinations = [torch.empty_like(source, device=there) for source in sources]
+    source = noise((row.size // DTYPE.itemsize,), 0, here)
+    destination = torch.empty_like(source, device=there)
 
     def copy() -> None:
-        for into, out in zip(destinations, sources, strict=True):
-            into.copy_(out, non_blocking=True)
+        destination.copy_(source, non_blocking=True)
 
-    return [1e6 * ahead(copy, row.burst, LEAD) for _ in range(WARM + row.repeats)][WARM:]
+    return [1e6 * ahead(copy, row.burst, LEAD).gpu for _ in range(WARM + row.repeats)][WARM:]

@@ -11,13 +11,18 @@ from matplotlib.figure import Figure
 from restripe.bench.results import Result
 from restripe.bench.table import BASE
 
-TITLES = {"host_us": "host time of a call", "wall_us": "from call to completion", "gpu_us": "GPU time"}
+TITLES = {
+    "host_us": "host time of a call",
+    "loop_us": "host time in a loop",
+    "wall_us": "from call to completion",
+    "gpu_us": "GPU time",
+}
 
 
 def plot(results: Sequence[Result], path: Path) -> None:
     """Draw one column a time and one line a row; whiskers reach from the 10th to the 90th percentile."""
     shown = [result for result in results if BASE in result.timings]
-    figure = Figure(figsize=(15, 2.2 * len(shown) + 1), layout="constrained")
+    figure = Figure(figsize=(19, 2.2 * len(shown) + 1), layout="constrained")
     axes = figure.subplots(len(shown), len(TITLES), squeeze=False)
     for line, result in zip(axes, shown, strict=True):
         for axis, time in zip(line, TITLES, strict=True):

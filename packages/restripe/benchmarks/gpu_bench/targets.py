@@ -17,7 +17,7 @@ class Bound:
     """One contender's time in one row may be at most `most` times another's.
 
     Args:
-        time: host_us, wall_us or gpu_us.
+        time: one of restripe.bench.results.TIMES.
     """
 
     target: int
@@ -28,18 +28,19 @@ class Bound:
     most: float
 
 
-WORDS = {"host_us": "host", "wall_us": "wall", "gpu_us": "GPU"}
+WORDS = {"host_us": "host", "loop_us": "host (loop)", "wall_us": "wall", "gpu_us": "GPU"}
 CALLS = ("drop-in", "reshard", "refit")
 SINGLE = ("point 16 KiB", "point 34 MB", "point 262 MB", "point 1 GiB")
+EXCHANGES = ("exchange 16 KiB", "exchange 262 MB")
 FASTER = 1 / 2.15
 BOUNDS = (
-    *(Bound(1, row, call, "raw", "host_us", 1.3) for row in ("point 16 KiB", "exchange 16 KiB") for call in CALLS),
+    *(Bound(1, row, call, "raw", time, 1.3) for time in ("host_us", "loop_us") for row in SINGLE for call in CALLS),
     *(Bound(1, row, call, "raw", "gpu_us", 1.05) for row in SINGLE for call in CALLS),
     *(Bound(2, "model 4B", "refit", "raw", time, 1.05) for time in ("wall_us", "gpu_us")),
     Bound(2, "model 4B", "refit", "upstream", "wall_us", FASTER),
     Bound(2, "model 4B", "refit graph", "raw graph", "gpu_us", 1.02),
     Bound(2, "model 4B", "refit graph", "raw graph", "host_us", 1.2),
-    *(Bound(3, "exchange 262 MB", call, "raw", time, 1.1) for call in CALLS for time in ("wall_us", "gpu_us")),
+    *(Bound(3, row, call, "raw", time, 1.1) for row in EXCHANGES for call in CALLS for time in ("wall_us", "gpu_us")),
     Bound(3, "exchange 262 MB", "refit graph", "raw graph", "gpu_us", 1.1),
 )
 
@@ -86,6 +87,12 @@ def memory(call: str, result: Result) -> Verdict:
     taken, bound = result.timings[call].extra_bytes, result.staging_bytes
     holds = taken <= (bound and bound + ALLOCATOR_BYTES)
     return Verdict(f"target 5 memory {bound:,} bytes, {result.row}, {call}: {taken:,} bytes {_word(holds)}", holds)
+
+
+def tally(judged: Sequence[Verdict]) -> str:
+    """How many bounds hold, fail, and were not measured."""
+    held, failed, open_ = ([verdict.holds for verdict in judged].count(holds) for holds in (True, False, None))
+    return f"targets: {held} hold, {failed} fail, {open_} not measured"
 
 
 def _word(holds: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from restripe.bench.case import Case
-from restripe.bench.clock import Alone, Clock
+from restripe.bench.clock import Alone, Burst, Clock
 from restripe.bench.contenders import Call, Contender, Ready, Unfit, nothing
 from restripe.bench.ranks import WARM, Seat, play, why
 from restripe.bench.rows import Move, Row
@@ -72,10 +71,11 @@ class Watch(Clock):
         self.log.append(call)
         return Alone((1 + self.rank) * 1e-6, (3 - self.rank) * 1e-6)
 
-    def burst(self, call: Call, count: int, lead: float) -> float:
+    def burst(self, call: Call, count: int, lead: float) -> Burst:
         assert count == ROW.burst
+        assert call is self.log[-1]
         self.leads.append(lead)
-        return (5 + self.rank) * 1e-6
+        return Burst((9 - self.rank) * 1e-6, (5 + self.rank) * 1e-6)
 
 
 @dataclass
@@ -99,6 +99,7 @@ def test_the_slowest_rank_s_times_come_to_all(worlds: Worlds) -> None:
         timing = one.result.timings["right"]
         assert timing.host_us == pytest.approx([2] * ROW.repeats)
         assert timing.wall_us == pytest.approx([3] * ROW.repeats)
+        assert timing.loop_us == pytest.approx([9] * ROW.repeats)
         assert timing.gpu_us == pytest.approx([6] * ROW.repeats)
         assert not one.result.unfit
 
@@ -134,13 +135,19 @@ def test_with_nobody_left_there_are_no_times(worlds: Worlds) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_contenders_take_turns_and_each_goes_first_as_often(worlds: Worlds) -> None:
-    first, second = (one.watch.log for one in played(worlds, *map(Player, "abc")))
-    assert len(first) == len(second) == 3 * (WARM + ROW.repeats)
-    timed = first[3 * WARM :]
-    rounds = [timed[start : start + 3] for start in range(0, len(timed), 3)]
-    assert all(len(set(turn)) == 3 for turn in rounds)
-    assert set(Counter(turn[0] for turn in rounds).values()) == {ROW.repeats // 3}
+def test_contenders_take_turns_in_an_order_that_changes_and_is_the_same_on_all_ranks(worlds: Worlds) -> None:
+    first, second = (rounds(one.watch.log[3 * WARM :]) for one in played(worlds, *map(Player, "abc")))
+    assert first == second
+    assert len(first) == ROW.repeats
+    assert all(sorted(turn) == [0, 1, 2] for turn in first)
+    assert len({tuple(turn) for turn in first}) > 2
+
+
+def rounds(log: list[Call]) -> list[list[int]]:
+    """The calls of each repeat, numbered by who they are."""
+    numbers: dict[Call, int] = {}
+    found = [numbers.setdefault(call, len(numbers)) for call in log]
+    return [found[start : start + 3] for start in range(0, len(found), 3)]
 
 
 @pytest.mark.usefixtures("gpu")

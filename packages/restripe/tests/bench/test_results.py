@@ -12,7 +12,8 @@ FLOATS = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=50)
 
 
 def timing(values: list[float]) -> Timing:
-    return Timing(tuple(values), tuple(values), tuple(values), 0, 0)
+    times = tuple(values)
+    return Timing(times, times, times, times, 0, 0)
 
 
 @given(FLOATS)
@@ -32,9 +33,10 @@ def test_a_ratio_is_taken_repeat_by_repeat(values: list[float], factor: float) -
 
 
 def test_each_time_has_its_own_ratio() -> None:
-    mine, theirs = Timing((2.0,), (6.0,), (12.0,), 0, 0), Timing((1.0,), (2.0,), (3.0,), 0, 0)
-    assert [mine.ratio(theirs, time).median for time in TIMES] == [2, 3, 4]
-    assert [mine.spread(time).median for time in TIMES] == [2, 6, 12]
+    mine = Timing((2.0,), (6.0,), (12.0,), (20.0,), 0, 0)
+    theirs = Timing((1.0,), (2.0,), (3.0,), (4.0,), 0, 0)
+    assert [mine.ratio(theirs, time).median for time in TIMES] == [2, 3, 4, 5]
+    assert [mine.spread(time).median for time in TIMES] == [2, 6, 12, 20]
 
 
 def test_the_slowest_rank_counts_in_every_repeat() -> None:

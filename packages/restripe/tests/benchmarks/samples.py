@@ -6,7 +6,8 @@ from restripe.bench.results import Result, Timing
 
 
 def timing(microseconds: float, *, wrong: int = 0, extra: int = 0) -> Timing:
-    return Timing((microseconds,) * 3, (microseconds,) * 3, (microseconds,) * 3, wrong, extra)
+    times = (microseconds,) * 3
+    return Timing(times, times, times, times, wrong, extra)
 
 
 def result(row: str, size: int = 1000, staging: int = 0, **contenders: float) -> Result:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_bench.targets import ALLOCATOR_BYTES, BOUNDS, Bound, judge, memory, verdicts
+from gpu_bench.targets import ALLOCATOR_BYTES, BOUNDS, Bound, judge, memory, tally, verdicts
 from restripe.bench.rows import rows
 
 from .samples import result, timing
@@ -62,13 +62,18 @@ def test_where_nothing_may_be_staged_not_a_byte_is_allowed() -> None:
 
 def test_only_rows_that_were_played_are_judged() -> None:
     texts = [verdict.text for verdict in verdicts([result("point 34 MB", raw=1, reshard=1, refit=1)])]
-    assert len(texts) == 5  # three calls against raw, of which one did not run, and the memory of two
+    assert len(texts) == 11  # three times of three calls, of which one did not run, and the memory of two
     assert all("point 34 MB" in text for text in texts)
 
 
 def test_targets_1_2_and_3_have_bounds_on_rows_that_there_are() -> None:
     assert {bound.target for bound in BOUNDS} == {1, 2, 3}
     assert {bound.row for bound in BOUNDS} <= {row.name for row in rows()}
+
+
+def test_the_tally_counts_each_kind() -> None:
+    judged = [judge(BOUND, result("row", raw=100, reshard=times)) for times in (100, 100, 200)]
+    assert tally([*judged, judge(BOUND, result("row"))]) == "targets: 2 hold, 1 fail, 1 not measured"
 
 
 def test_json_has_the_spread_by_name() -> None:

@@ -43,6 +43,13 @@ class Alone(NamedTuple):
     wall: float
 
 
+class Burst(NamedTuple):
+    """One of many calls in a row, in seconds: on the host, which is ahead, and on the GPU."""
+
+    host: float
+    gpu: float
+
+
 class Clock:
     """Times calls in step with the other ranks.
 
@@ -54,7 +61,8 @@ class Clock:
         self._gate, self._align = gate, align
 
     def alone(self, call: Call) -> Alone:
-        """Time one call that finds the GPU idle."""
+        """Time one call that finds the GPU idle, and its own code and data near, since it comes after one like it."""
+        call()
         torch.cuda.synchronize()
         self._gate.wait()
         start = perf_counter()
@@ -63,8 +71,8 @@ class Clock:
         torch.cuda.synchronize()
         return Alone(returned - start, perf_counter() - start)
 
-    def burst(self, call: Call, count: int, lead: float) -> float:
-        """GPU seconds a call of `count` calls in a row.
+    def burst(self, call: Call, count: int, lead: float) -> Burst:
+        """Time `count` calls in a row.
 
         Args:
             lead: seconds that the GPU is kept waiting first, so that the host is ahead of it and its time does not count.
@@ -74,14 +82,16 @@ class Clock:
         return ahead(call, count, lead, self._align)
 
 
-def ahead(call: Call, count: int, lead: float, align: Call = nothing) -> float:
-    """GPU seconds a call of `count` calls, from when the GPU has waited for `lead` seconds and come past `align`."""
+def ahead(call: Call, count: int, lead: float, align: Call = nothing) -> Burst:
+    """Time `count` calls; those on the GPU from when it has waited for `lead` seconds and come past `align`."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda._sleep(int(lead * CYCLES))  # noqa: SLF001 - the only wait on the GPU that torch has
     align()
     start.record()
+    called = perf_counter()
     for _ in range(count):
         call()
+    returned = perf_counter()
     end.record()
     end.synchronize()
-    return float(start.elapsed_time(end)) / 1e3 / count
+    return Burst((returned - called) / count, float(start.elapsed_time(end)) / 1e3 / count)

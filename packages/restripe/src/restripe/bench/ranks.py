@@ -14,7 +14,7 @@ import torch
 from torch._C._distributed_c10d import Store
 
 from restripe.bench.case import Case
-from restripe.bench.clock import Alone, Clock
+from restripe.bench.clock import Clock
 from restripe.bench.contenders import Contender, Ready, Unfit
 from restripe.bench.results import Result, Timing, slowest
 from restripe.bench.rows import Row
@@ -67,10 +67,10 @@ def play(row: Row, contenders: Sequence[Contender], clock: Clock, seat: Seat) ->
         else:
             entries.append(entry)
     seat.alarm()
-    for entry, (alone, bursts) in zip(entries, _times(row, entries, clock), strict=True):
-        told = seat.tell(([one.host for one in alone], [one.wall for one in alone], bursts, entry.extra))
-        host, wall, gpu, extra = zip(*told, strict=True)
-        result.timings[entry.name] = Timing(slowest(host), slowest(wall), slowest(gpu), entry.wrong, max(extra))
+    for entry, times in zip(entries, _times(row, entries, clock), strict=True):
+        *told, extra = zip(*seat.tell((*zip(*times, strict=True), entry.extra)), strict=True)
+        host, loop, wall, gpu = map(slowest, told)
+        result.timings[entry.name] = Timing(host, loop, wall, gpu, entry.wrong, max(extra))
     return result
 
 
@@ -105,19 +105,25 @@ def why(error: Exception) -> str:
     return next(iter(text.splitlines()), type(error).__name__)
 
 
-def _times(row: Row, entries: Sequence[_Entry], clock: Clock) -> list[tuple[list[Alone], list[float]]]:
-    """The times of each contender; who is first changes from repeat to repeat."""
-    if not entries:
-        return []
+class _Times(NamedTuple):
+    """One repeat's, in seconds."""
+
+    host: float
+    loop: float
+    wall: float
+    gpu: float
+
+
+def _times(row: Row, entries: Sequence[_Entry], clock: Clock) -> list[list[_Times]]:
+    """The times of each contender, in an order drawn anew for each repeat, so that none always comes after the same one."""
     leads = [_lead(row, entry, clock) for entry in entries]
-    times: list[tuple[list[Alone], list[float]]] = [([], []) for _ in entries]
-    order = list(range(len(entries)))
+    times: list[list[_Times]] = [[] for _ in entries]
     for repeat in range(row.repeats):
-        first = repeat % len(order)
-        for number in order[first:] + order[:first]:
-            alone, bursts = times[number]
-            alone.append(clock.alone(entries[number].ready.call))
-            bursts.append(clock.burst(entries[number].ready.call, row.burst, leads[number]))
+        order = torch.randperm(len(entries), generator=torch.Generator().manual_seed(repeat))
+        for number in order.tolist():
+            call = entries[number].ready.call
+            alone, burst = clock.alone(call), clock.burst(call, row.burst, leads[number])
+            times[number].append(_Times(alone.host, burst.host, alone.wall, burst.gpu))
     return times
 
 

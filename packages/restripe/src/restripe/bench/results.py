@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-TIMES = ("host_us", "wall_us", "gpu_us")
+TIMES = ("host_us", "loop_us", "wall_us", "gpu_us")
 
 
 class Spread(NamedTuple):
@@ -30,15 +30,17 @@ class Timing:
     """One contender in one row; the slowest rank counts, repeat by repeat.
 
     Args:
-        host_us: until the call returned, on an idle GPU.
-        wall_us: until the GPU was done.
-        gpu_us: a call's share of a burst, with the host ahead of the GPU.
+        host_us: until one call returned, on an idle GPU.
+        wall_us: until the GPU was done with it.
+        loop_us: a call's share of a burst on the host, which is ahead of the GPU.
+        gpu_us: the same on the GPU.
         wrong_bytes: bytes of the destinations, on all ranks, that were not as they have to be.
         extra_bytes: the most that torch had allocated on any rank during a warm call, beyond what there was before the
             contender was made ready.
     """
 
     host_us: tuple[float, ...]
+    loop_us: tuple[float, ...]
     wall_us: tuple[float, ...]
     gpu_us: tuple[float, ...]
     wrong_bytes: int

@@ -7,7 +7,12 @@ from rich.table import Table
 from restripe.bench.results import TIMES, Result, Spread, Timing
 
 BASE = "raw"
-UNITS = {"host_us": ("host us", 1.0), "wall_us": ("wall ms", 1e-3), "gpu_us": ("GPU ms", 1e-3)}
+UNITS = {
+    "host_us": ("host us", 1.0),
+    "loop_us": ("loop us", 1.0),
+    "wall_us": ("wall ms", 1e-3),
+    "gpu_us": ("GPU ms", 1e-3),
+}
 
 
 def table(result: Result) -> Table:
