@@ -27,7 +27,7 @@ from restripe.bench.rows import Row
 from restripe.comm import Communicator
 
 HOST = "127.0.0.1"
-LEAVE = 10.0  # seconds for a process to end by itself
+LEAVE = 20.0  # seconds for a process to end by itself
 
 
 class BenchError(RuntimeError):
