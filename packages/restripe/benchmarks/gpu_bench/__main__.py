@@ -16,7 +16,7 @@ from gpu_bench.report import report
 from gpu_bench.targets import tally, verdicts
 from restripe.bench.results import Result
 from restripe.bench.rows import Row
-from restripe.bench.table import table
+from restripe.bench.table import WIDTH, table
 from restripe.bench.world import BenchError, gpus, results
 from restripe.cli import chosen
 
@@ -34,7 +34,7 @@ def main(
     ] = 240.0,
 ) -> None:
     """Time restripe beside raw NCCL, peer copies and other libraries, on every GPU of this host."""
-    console = Console(width=200)
+    console = Console(width=WIDTH)
     found: list[Result] = []
     fault = ""
     try:

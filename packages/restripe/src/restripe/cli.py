@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from restripe.bench.rows import Row, rows
-from restripe.bench.table import table
+from restripe.bench.table import WIDTH, table
 from restripe.bench.world import BenchError, gpus, restripes, results
 
 __all__ = ["app"]
@@ -27,7 +27,7 @@ def bench(
     limit: Annotated[float, typer.Option(help="Seconds after which the run is ended.")] = 240.0,
 ) -> None:
     """Time restripe on the GPUs of this host beside the same sends and receives issued by hand."""
-    console = Console()
+    console = Console(width=WIDTH)
     try:
         for result in results(chosen(only), restripes, gpus(), limit):
             console.print(table(result))

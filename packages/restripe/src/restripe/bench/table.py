@@ -7,6 +7,7 @@ from rich.table import Table
 from restripe.bench.results import TIMES, Result, Spread, Timing
 
 BASE = "raw"
+WIDTH = 180  # a narrower terminal had better wrap lines than lose figures
 UNITS = {
     "host_us": ("host us", 1.0),
     "loop_us": ("loop us", 1.0),
