@@ -18,6 +18,7 @@ SOURCES = tuple(f"{folder}/src" for folder in DISTRIBUTIONS)
 BENCHMARKS = "packages/restripe/benchmarks"
 TESTS = tuple(f"{folder}/tests" for folder in DISTRIBUTIONS)
 IMPLEMENTATIONS = ("restripe", "golden")
+ALLOW_NO_GPU = "--allow-no-gpu"
 
 PACKAGES = (
     *("torch==2.13.0", "numpy", "typer", "rich", "jinja2", "hypothesis", "safetensors", "matplotlib"),
@@ -61,6 +62,24 @@ def conformance(session: nox.Session) -> None:
     for name in IMPLEMENTATIONS:
         session.run(
             *suite, "run", "--implementation", name, "--world", "sim,gloo", "--effort", "quick", *session.posargs
+        )
+
+
+@nox.session
+def gpu_conformance(session: nox.Session) -> None:
+    """Certify restripe and golden in nccl, on every GPU of this host; without one it fails, unless -- --allow-no-gpu."""
+    prepare(session, *PACKAGES, "nccl4py[cu13]")
+    arguments = [argument for argument in session.posargs if argument != ALLOW_NO_GPU]
+    told = session.run("python", "-c", "import torch; print(torch.cuda.device_count())", silent=True)
+    gpus = int(str(told).split()[-1])
+    if not gpus and ALLOW_NO_GPU in session.posargs:
+        session.skip("torch sees no GPU on this host")
+    if not gpus:
+        session.error(f"torch sees no GPU on this host; -- {ALLOW_NO_GPU} lets that pass")
+    session.log(f"on {gpus} GPUs")
+    for name in IMPLEMENTATIONS:
+        session.run(
+            *("python", "-m", "reshard_conformance", "run", "--implementation", name, "--world", "nccl"), *arguments
         )
 
 

@@ -28,6 +28,7 @@ from reshard_conformance.steps import (
     Clear,
     Destroy,
     Fault,
+    Flow,
     Placement,
     Side,
     Step,
@@ -44,6 +45,7 @@ __all__ = [
     "Clear",
     "Destroy",
     "Fault",
+    "Flow",
     "NestedInts",
     "Placement",
     "Side",
@@ -123,7 +125,10 @@ def read_step(value: object) -> Step:
     if op == "destroy":
         expect_keys(fields, ("format", "op", "group"), ("clear",))
         return Destroy(fields["group"], fields.get("clear", True))
-    raise CaseError("op", "one of clear, batch, destroy", op)
+    if op == "flow":
+        expect_keys(fields, ("format", "op", "cases", "streams", "scene"), ())
+        return Flow(read_cases(fields["cases"]), frozen(fields["streams"]), fields["scene"])
+    raise CaseError("op", "one of clear, batch, destroy, flow", op)
 
 
 def read_case(fields: dict[str, Any]) -> Case:
@@ -167,6 +172,9 @@ def to_json(step: Step) -> dict[str, object]:
         return {"format": 1, "op": "clear", "ranks": step.ranks, "all_groups": step.all_groups, **group_key(step)}
     if isinstance(step, Batch):
         return {"format": 1, "op": "batch", "cases": [to_json(case) for case in step.cases]}
+    if isinstance(step, Flow):
+        cases = [to_json(case) for case in step.cases]
+        return {"format": 1, "op": "flow", "scene": step.scene, "streams": step.streams, "cases": cases}
     if isinstance(step, Destroy):
         return {"format": 1, "op": "destroy", "group": step.group} | ({} if step.clear else {"clear": False})
     fields: dict[str, object] = {"format": 1}
@@ -185,7 +193,7 @@ def group_key(step: Case | Clear) -> dict[str, object]:
 
 def check_script(steps: tuple[Step, ...], places: list[str]) -> tuple[Step, ...]:
     """Refuse a script whose steps do not fit one set of ranks."""
-    sizes = [step.world_size for step in steps if isinstance(step, Case | Batch)]
+    sizes = [step.world_size for step in steps if isinstance(step, Case | Batch | Flow)]
     if not sizes:
         raise CaseError("(whole file)", "at least one case or batch", [dump(step) for step in steps], places[0])
     for step, place in zip(steps, places, strict=True):
@@ -197,7 +205,7 @@ def check_script(steps: tuple[Step, ...], places: list[str]) -> tuple[Step, ...]
 
 
 def check_fit(step: Step, world_size: int) -> None:
-    if isinstance(step, Case | Batch) and step.world_size != world_size:
+    if isinstance(step, Case | Batch | Flow) and step.world_size != world_size:
         raise CaseError("world_size", f"{world_size} as in the first case of the sequence", step.world_size)
     if isinstance(step, Clear) and step.ranks is not None:
         expect_members("ranks", step.ranks, world_size)

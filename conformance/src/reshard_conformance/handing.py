@@ -10,6 +10,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from reshard_conformance.cases import Case, CaseError, Fault, Side, read_placement
 from reshard_conformance.oracle import CPU, POISON, Buffer, Truth, allocate, poisoned
+from reshard_conformance.vast import Vast, is_vast, lay
 from reshard_conformance.views import entwine, prepare
 
 __all__ = ["Handed", "MeshRef", "TensorRef", "check_fault", "hand", "placements", "seen"]
@@ -60,17 +61,22 @@ def placement(text: str) -> Placement:
 
 @dataclass(frozen=True)
 class Handed:
-    """One side of a call on one rank; `expected` are the bytes that a destination must hold afterwards."""
+    """One side of a call on one rank; `expected` are the bytes that a destination must hold afterwards.
+
+    vast: what watches the tensor instead of a buffer, where it is too large for one; `expected` is then the tensor itself.
+    """
 
     reference: TensorRef | None = None
     buffer: Buffer | None = None
     expected: torch.Tensor | None = None
+    vast: Vast | None = None
 
     def faults(self, side: str, *, filled: bool) -> list[str]:
         """What is wrong with the memory after the call: a destination that is `filled` holds what was expected."""
-        if self.buffer is None:
+        watched = self.buffer if self.vast is None else self.vast
+        if watched is None:
             return []
-        found = self.buffer.differences(self.expected if filled else None)
+        found = watched.differences(self.expected if filled else None)
         return [f"{side}: {sentence}" if filled else f"{side} was written: {sentence}" for sentence in found]
 
     def changed(self) -> bool:
@@ -89,6 +95,8 @@ def seen(case: Case, rank: int) -> Case:
 
 def hand(case: Case, truth: Truth, rank: int, device: torch.device = CPU) -> tuple[Handed, Handed]:
     """Source and destination of the rank; a rank in neither mesh hands over one reference without a tensor as both."""
+    if is_vast(case):
+        return hand_vast(case, truth, rank, device)
     src, dst = (hand_side(case, truth, rank, name, device) for name in ("src", "dst"))
     fault = fault_of(case, rank)
     if fault is not None and fault.what == "alias":
@@ -100,6 +108,18 @@ def hand(case: Case, truth: Truth, rank: int, device: torch.device = CPU) -> tup
     if case.src.memory == case.dst.memory == "interleaved" and src.buffer is not None and dst.buffer is not None:
         return entwined(src, dst, device)
     return src, dst
+
+
+def hand_vast(case: Case, truth: Truth, rank: int, device: torch.device) -> tuple[Handed, Handed]:
+    src = lay(case, case.src, rank, truth.call, device, filled=True)
+    dst = lay(case, case.dst, rank, truth.call, device, filled=False)
+    if src is None and dst is None:
+        idle = Handed(idle_reference(case, truth, None, device))
+        return idle, idle
+    return (
+        Handed() if src is None else Handed(TensorRef(case.shape, truth.dtype, src.tensor), vast=src),
+        Handed() if dst is None else Handed(TensorRef(case.shape, truth.dtype, dst.tensor), None, dst.tensor, dst),
+    )
 
 
 def entwined(src: Handed, dst: Handed, device: torch.device) -> tuple[Handed, Handed]:

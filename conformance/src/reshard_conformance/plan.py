@@ -46,6 +46,7 @@ AMOUNTS = {
         "reused": (1, 1, 30),
         "soak": (1, 1, 1),
         "vast": (1, 1, 1),
+        "vast-batch": (1, 1, 1),
     },
 }
 OTHERS = {"sim": (1, 1, 80), "gloo": (1, 1, 8), "nccl": (1, 1, 8)}

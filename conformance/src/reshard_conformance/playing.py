@@ -13,19 +13,23 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-from reshard_conformance.cases import Batch, Case, CaseError, Clear, Destroy, Step
+from reshard_conformance.cases import Batch, Case, CaseError, Clear, Destroy, Flow, Step
 from reshard_conformance.contract import (
     UNSUPPORTED,
     Agreeing,
     Batching,
     Counting,
     Group,
+    Handing,
     Implementation,
     MeshReference,
     Placements,
+    Stream,
     TensorReference,
+    Work,
 )
 from reshard_conformance.fields import expect_members
+from reshard_conformance.flowing import Flowing
 from reshard_conformance.handing import Handed, MeshRef, TensorRef, check_fault, hand, placements, seen
 from reshard_conformance.memory import DeviceMeter, Meter
 from reshard_conformance.oracle import Truth, allocate, describe_difference, expect_legal, poisoned
@@ -123,17 +127,19 @@ class Player:
         sides = [hand(case, truth, self.rank, self.host.device) for case, truth in zip(cases, truths, strict=True)]
         twin = self.golden_twin(step, sides[0]) if options.lockstep and isinstance(step, Case) else Handed()
         self.set_check(group, cases, options)
+        flowing = self.flowing(step, sides)
 
         def work() -> None:
             for clear in before:
                 self.clear(clear)
-            self.make(step, sides, group)
+            self.make(step, sides, group, flowing)
 
         failure, peak = attempt(work, meter_of(self.host.device) if options.memory else None)
         self.host.settle()
         filled = failure is None and expectation(step) == "equal"
         wrong = [fault for src, dst in sides for fault in memory_faults(src, dst, filled=filled)]
         wrong += twin_faults(sides[0][1], twin) if filled and sides else []
+        wrong += flowing.faults() if filled and flowing is not None else []
         live = self.live(group)
         if isinstance(step, Destroy):
             self.host.release(self.groups.pop(step.group), cleared=step.clear)
@@ -150,13 +156,15 @@ class Player:
         serial, self.serial = self.serial, self.serial + 1
         return self.host.make(serial, log)
 
-    def make(self, step: Step, sides: Sequence[tuple[Handed, Handed]], group: Group) -> None:
+    def make(self, step: Step, sides: Sequence[tuple[Handed, Handed]], group: Group, flowing: Flowing | None) -> None:
         if isinstance(step, Case):
             self.implementation.reshard(*arguments(step, *sides[0]), group, None)
         elif isinstance(step, Batch):
             self.make_batch(step, sides, group)
         elif isinstance(step, Clear):
             self.clear(step)
+        elif isinstance(step, Flow):
+            self.make_flow(step, sides, flowing)
         elif step.clear:
             self.implementation.clear_caches(group)
 
@@ -169,6 +177,26 @@ class Player:
         ]
         turn = self.rank % len(items)  # each rank lists them in another order
         self.implementation.reshard_many(items[turn:] + items[:turn], group)
+
+    def flowing(self, step: Step, sides: list[tuple[Handed, Handed]]) -> Flowing | None:
+        """What plays a flow here, with its groups made; None for other steps, and without a device."""
+        if not isinstance(step, Flow) or self.host.device.type == "cpu":
+            return None
+        for number in step.groups:
+            self.group(number)
+        return Flowing(step, sides, self.host.device)
+
+    def make_flow(self, flow: Flow, sides: Sequence[tuple[Handed, Handed]], flowing: Flowing | None) -> None:
+        if flowing is None:
+            raise NotSupportedError("no device with streams")
+        hook = self.implementation if isinstance(self.implementation, Handing) and flow.scene == "handled" else None
+
+        def call(number: int, stream: Stream | None) -> Work | None:
+            case = flow.cases[number]
+            target = self.implementation.reshard if hook is None else hook.reshard_work
+            return target(*arguments(case, *sides[number]), self.group(case.group), stream)
+
+        flowing.run(call)
 
     def clear(self, clear: Clear) -> None:
         if clear.ranks is not None and self.rank not in clear.ranks:
@@ -286,7 +314,7 @@ def twin_faults(dst: Handed, twin: Handed) -> list[str]:
 
 def cases_of(step: Step) -> tuple[Case, ...]:
     """The reshards of a step."""
-    if isinstance(step, Batch):
+    if isinstance(step, Batch | Flow):
         return step.cases
     return (step,) if isinstance(step, Case) else ()
 

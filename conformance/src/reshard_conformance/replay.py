@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reshard_conformance import registry
-from reshard_conformance.cases import Batch, Case, Clear, Step, dump, load, packaged
+from reshard_conformance.cases import Batch, Case, Clear, Flow, Step, dump, load, packaged
 from reshard_conformance.contract import Implementation, Profile
 from reshard_conformance.playing import Outcome, cases_of
 from reshard_conformance.worlds import World
@@ -65,6 +65,8 @@ def needs(script: Iterable[Step]) -> Iterator[Profile]:
     for step in script:
         if isinstance(step, Batch):
             yield Profile.BATCH
+        if isinstance(step, Flow):
+            yield Profile.STREAMS
         if isinstance(step, Clear) and step.ranks is not None:
             yield Profile.AGREEMENT
         for case in cases_of(step):

@@ -242,7 +242,7 @@ def verdict_faults(content: Mapping[str, Any]) -> list[str]:
     ran = {(prop["world"], prop["profile"]) for prop in content["properties"] if prop["scripts"]}
     reasons += [f"{p} in {w} was not run" for w, p in sorted(planned - ran)]
     reasons += ["it stopped early"] if content["stopped"] else []
-    if good and (reasons or not ran):
+    if good and (reasons or not ran or not content["profiles"]):
         faults.append(f"it certifies in spite of: {', '.join(reasons) or 'nothing was run'}")
     return faults
 

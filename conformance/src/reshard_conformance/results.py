@@ -92,8 +92,11 @@ class Tally:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One requirement: passed, failed, waived, not run, not claimed, planned, not shown here (by none of the worlds), or
-    out of reach (of their sizes)."""
+    """The word on one requirement.
+
+    passed, failed, waived, not run, not claimed, planned, not shown here (no world of the run can show it), or out of reach
+    (of the claimed level or of the world sizes).
+    """
 
     requirement: Requirement
     verdict: str

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from reshard_conformance import registry
-from reshard_conformance.cases import Batch, Case, Destroy, Step, dump
+from reshard_conformance.cases import Batch, Case, Destroy, Flow, Step, dump
 from reshard_conformance.contract import Implementation, Level, Profile
 from reshard_conformance.coverage import Coverage
 from reshard_conformance.generator import Space
@@ -226,7 +226,7 @@ def search(prop: Property, bench: Bench, number: int, rounds: int, examples: int
 
 
 def world_size(script: Script) -> int:
-    return next(step.world_size for step in script if isinstance(step, Case | Batch))
+    return next(step.world_size for step in script if isinstance(step, Case | Batch | Flow))
 
 
 def open_groups(script: Sequence[Step]) -> list[int]:
@@ -236,5 +236,5 @@ def open_groups(script: Sequence[Step]) -> list[int]:
         if isinstance(step, Destroy):
             groups.pop(step.group, None)
         else:
-            groups.setdefault(step.group)
+            groups |= dict.fromkeys(step.groups if isinstance(step, Flow) else (step.group,))
     return list(groups)

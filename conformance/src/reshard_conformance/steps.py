@@ -262,4 +262,52 @@ class Destroy:
             raise CaseError("clear", "true or false", self.clear)
 
 
-Step: TypeAlias = Case | Clear | Batch | Destroy
+#: What the caller of a flow does around its calls; see `Flow`.
+SCENES = ("given", "current", "produced", "overwritten", "freed", "foreign", "handled", "unblocked")
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Several cases, called one after another on streams of a device without waiting for it in between.
+
+    streams: one a case, by number; each is busy when it is called on, and has the tensors' content written on it before.
+    scene: the streams are given ("given"), or are current and not given ("current"). Else they are given, and "produced":
+    the content is written on another stream, for which the case's waits; "overwritten": the source is overwritten on the
+    stream after the call; "freed": the source is dropped after the call, and its memory used for something else; "foreign":
+    the same of tensors that were allocated on another stream; "handled": the destination is read on another stream that
+    waited for a work handle; "unblocked": a call has to return while the stream is busy.
+    """
+
+    cases: tuple[Case, ...]
+    streams: tuple[int, ...]
+    scene: str
+
+    def __post_init__(self) -> None:
+        expect_tuple("cases", self.cases, Case, "a list of cases")
+        expect_sizes("streams", self.streams)
+        expect_choice("scene", self.scene, SCENES)
+        if not self.cases or len(self.streams) != len(self.cases):
+            raise CaseError("streams", f"one number a case, and at least one case, not {len(self.cases)}", self.streams)
+        for number, case in enumerate(self.cases):
+            if case.world_size != self.world_size:
+                raise CaseError(f"cases[{number}].world_size", f"{self.world_size} as in the first", case.world_size)
+            if case.expect != "equal":
+                raise CaseError(f"cases[{number}].expect", "equal, in a flow", case.expect)
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks of the groups."""
+        return self.cases[0].world_size
+
+    @property
+    def group(self) -> int:
+        """The number of the first case's group."""
+        return self.cases[0].group
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The numbers of all groups, in the order of their first calls."""
+        return tuple(dict.fromkeys(case.group for case in self.cases))
+
+
+Step: TypeAlias = Case | Clear | Batch | Destroy | Flow

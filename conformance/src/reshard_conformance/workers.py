@@ -92,7 +92,9 @@ class Worker:
 
     def start(self, waiting: list[Chunk]) -> bool:
         """Give it the first chunk that it can play (of those of nccl, if there are any); whether there is one."""
-        mine = [chunk for chunk in waiting if (chunk.world == "nccl") == bool(self.gpus)] or (waiting if self.gpus else [])
+        mine = [chunk for chunk in waiting if (chunk.world == "nccl") == bool(self.gpus)] or (
+            waiting if self.gpus else []
+        )
         if mine:
             waiting.remove(mine[0])
             self.pipe.send(mine[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reshard_conformance.profiles import agreement, batch, core, efficient, lifecycle, mappings
+from reshard_conformance.profiles import agreement, batch, core, efficient, large, lifecycle, mappings, soak, streams
 from reshard_conformance.search import Property
 
 __all__ = ["PROPERTIES"]
@@ -15,6 +15,9 @@ PROPERTIES: dict[str, Property] = {
         *efficient.PROPERTIES,
         *batch.PROPERTIES,
         *lifecycle.PROPERTIES,
+        *soak.PROPERTIES,
         *agreement.PROPERTIES,
+        *streams.PROPERTIES,
+        *large.PROPERTIES,
     )
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -18,18 +18,20 @@ from reshard_conformance.trace import Event
 __all__ = ["PROPERTIES"]
 
 
-def judged(
-    judge: Callable[[Case, Sequence[RankReport]], list[str]], *, memory: bool
-) -> Callable[[Bench, Script], None]:
-    """Play a script and judge the reports of every case of it."""
+def judge_traffic(bench: Bench, script: Script) -> None:
+    """Play a script and judge the trace of every case of it."""
+    for place, (step, outcome) in enumerate(zip(script, bench.play(script), strict=False)):
+        faults = traffic(step, outcome.reports) if isinstance(step, Case) else []
+        if faults:
+            bench.report(script[: place + 1], "fail", faults)
 
-    def play(bench: Bench, script: Script) -> None:
-        for place, (step, outcome) in enumerate(zip(script, bench.play(script, memory=memory), strict=False)):
-            faults = judge(step, outcome.reports) if isinstance(step, Case) else []
-            if faults:
-                bench.report(script[: place + 1], "fail", faults)
 
-    return play
+def judge_memory(bench: Bench, script: Script) -> None:
+    """Play a script and judge the peak of every case of it; in nccl records too are exchanged from memory of the device."""
+    for place, (step, outcome) in enumerate(zip(script, bench.play(script, memory=True), strict=False)):
+        faults = staging(step, outcome.reports, records=bench.world.name == "nccl") if isinstance(step, Case) else []
+        if faults:
+            bench.report(script[: place + 1], "fail", faults)
 
 
 def traffic(case: Case, reports: Sequence[RankReport]) -> list[str]:
@@ -58,8 +60,11 @@ def traffic(case: Case, reports: Sequence[RankReport]) -> list[str]:
     return faults
 
 
-def staging(case: Case, reports: Sequence[RankReport]) -> list[str]:
-    """Where a rank allocated more than it may: noncontiguous bytes sent and received, and one noncontiguous destination."""
+def staging(case: Case, reports: Sequence[RankReport], *, records: bool = False) -> list[str]:
+    """Where a rank allocated more than it may: noncontiguous bytes sent and received, and one noncontiguous destination.
+
+    records: whether the measure has the memory of exchanged records in it, which come before any data.
+    """
     both, size = Geometry(case), itemsize(case)
     faults = []
     for report in reports:
@@ -72,6 +77,8 @@ def staging(case: Case, reports: Sequence[RankReport]) -> list[str]:
                 allowed += staged(event, mine, both.src.boxes, strided=both.dst.is_strided)
         if mine is not None and both.dst.is_strided:
             allowed += elements(mine) * size
+        if records:
+            allowed = max(allowed, *(exchanged(event) for event in report.events), 0)
         if report.peak is not None and report.peak > allowed:
             faults.append(
                 f"rank {report.rank}: allocated {report.peak} bytes at its peak, but stages at most {allowed}"
@@ -84,6 +91,11 @@ def staged(event: Event, mine: Box, theirs: dict[int, Box], *, strided: bool) ->
     peer = theirs.get(event.peer) if event.peer is not None and "/" not in event.communicator else None
     direct = peer is not None and is_contiguous(common(mine, peer), mine)
     return 0 if direct and not strided else nbytes(event)
+
+
+def exchanged(event: Event) -> int:
+    """The bytes of a rank's own record and of all members' side by side."""
+    return nbytes(event) * (event.members + 1) if event.op == "exchange" else 0
 
 
 def nbytes(event: Event) -> int:
@@ -101,13 +113,13 @@ PROPERTIES: tuple[Property, ...] = (
         Profile.EFFICIENT,
         {"RS-TRAFFIC-1": ("destination replicated",), "RS-TRAFFIC-2": ("meshes overlapping",)},
         scripts,
-        judged(traffic, memory=False),
+        judge_traffic,
     ),
     Drawn(
         "memory",
         Profile.EFFICIENT,
         {"RS-TRAFFIC-3": (), "RS-TRAFFIC-4": ()},
         scripts,
-        judged(staging, memory=True),
+        judge_memory,
     ),
 )

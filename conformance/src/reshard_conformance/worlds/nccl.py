@@ -30,7 +30,7 @@ __all__ = ["NcclWorld", "lacking", "most", "shares"]
 #: The most ranks of a session, and how many share a GPU at most.
 RANKS, SHARE = 8, 4
 #: The first release of NCCL that lets ranks share a GPU, and what it has to be told then.
-SHARING = (2, 30)
+SHARING = 23_000
 CROWDED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8"}
 
 
@@ -45,8 +45,11 @@ def lacking() -> str | None:
 
 def most(gpus: int) -> int:
     """The most ranks of a session on so many GPUs, with the release of NCCL that is loaded."""
-    sharing = gpus > 0 and torch.cuda.nccl.version()[:2] >= SHARING
-    return min(RANKS, gpus * (SHARE if sharing else 1))
+    if not gpus:
+        return 0
+    from reshard_conformance.worlds.nccltransport import version  # noqa: PLC0415 - a host without GPUs has no nccl4py
+
+    return min(RANKS, gpus * (SHARE if version() >= SHARING else 1))
 
 
 def shares() -> list[tuple[int, ...]]:

@@ -29,8 +29,8 @@ def version() -> int:
 def meet(store: Store, key: str, rank: int, size: int) -> Any:
     """nccl4py's communicator over all ranks that meet under a key of the store, on the current device. Collective."""
     if rank == 0:
-        store.set(key, bytes(get_unique_id()))
-    return Handle.init(size, rank, UniqueId.from_bytes(bytes(store.get(key))))
+        store.set(key, bytes(get_unique_id()).hex())
+    return Handle.init(size, rank, UniqueId.from_bytes(bytes.fromhex(store.get(key).decode())))
 
 
 class NcclCommunicator:

@@ -1,0 +1,75 @@
+"""Profile lifecycle, on devices: a group that is used for long takes no more of the device's memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import given, seed
+
+from reshard_conformance.cases import Case, Destroy, dump
+from reshard_conformance.contract import Level, Profile
+from reshard_conformance.generator import cases
+from reshard_conformance.search import Bench, Property, Script, limits, world_size
+
+__all__ = ["PROPERTIES"]
+
+#: Layouts of one run, calls in all, and after how many of them the memory is settled.
+LAYOUTS, CALLS, SETTLED = 50, 10_000, 2_000
+#: Bytes by which the memory in use may differ all the same: what a driver hands out at a time.
+GRAIN = 1 << 21
+
+
+@dataclass(frozen=True)
+class Soak:
+    """Random calls of some layouts in one group; the script has the layouts, and their order follows from it."""
+
+    name: str = "soak"
+    profile: Profile = Profile.LIFECYCLE
+    requirements: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"RS-CACHE-13": ()})
+    steered: bool = False
+    traced: bool = True
+    least: Level = Level.L0
+
+    def search(self, bench: Bench, number: int, examples: int, wanted: Sequence[str]) -> None:
+        """See `Property`; a failure is not made smaller."""
+        del wanted
+        space = bench.space.at(min(size for size in bench.space.sizes if size > 1))
+        found: dict[str, Case] = {}
+
+        @seed(number)
+        @limits(4 * LAYOUTS)
+        @given(cases(space))
+        def collect(case: Case) -> None:
+            found.setdefault(repr(case.layout), case)
+
+        for _ in range(examples):
+            collect()
+            self.judge(bench, tuple(found.values())[:LAYOUTS])
+
+    def judge(self, bench: Bench, script: Script) -> None:
+        """See `Property`."""
+        bench.begin()
+        session, order = bench.opened(world_size(script)), random.Random(" ".join(map(dump, script)))  # noqa: S311 - no secret
+        held: list[dict[int, int]] = []
+        for call in range(1, CALLS + 1):
+            step = order.choice(script)
+            outcome = session.play(step, memory=call in {SETTLED, CALLS})
+            if outcome.verdict != "pass":
+                faults = [*outcome.faults, f"this is call {call} of one group"]
+                bench.report(script, outcome.verdict, faults)
+            if call in {SETTLED, CALLS}:
+                held.append({report.rank: report.held for report in outcome.reports if report.held is not None})
+        session.play(Destroy(0))
+        faults = [
+            f"rank {rank}: {after - before} bytes more of its device are in use after {CALLS} calls than after {SETTLED}"
+            for (rank, before), after in zip(held[0].items(), held[1].values(), strict=True)
+            if after - before > GRAIN
+        ]
+        if faults:
+            bench.report(script, "fail", faults)
+        bench.count(script)
+
+
+PROPERTIES: tuple[Property, ...] = (Soak(),)
