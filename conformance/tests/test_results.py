@@ -44,7 +44,7 @@ def test_a_good_run_is_certified_in_the_fixed_form() -> None:
     assert found.problems == []
     assert found.exit_code == 0
     assert found.line == "certified: thing 1.2 core L3 over 3 layouts (sim 2, gloo 1), 0 failures"
-    assert words(found, "RS-LAYOUT-1", "RS-LAYOUT-9", "RS-BATCH-1") == ["passed", "planned", "not claimed"]
+    assert words(found, "RS-LAYOUT-1", "RS-LAYOUT-10", "RS-BATCH-1") == ["passed", "planned", "not claimed"]
 
 
 def test_profiles_are_named_in_their_order() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from reshard_conformance.cases import Case, Clear
+from reshard_conformance.cases import Case, Clear, Step
 from reshard_conformance.contract import Profile
 from reshard_conformance.defects import HANDED, LAYOUTS, astray, faulty, misfit
 from reshard_conformance.generator import Drawing, Space
@@ -42,14 +42,16 @@ def exchanges(outcome: Outcome) -> list[int]:
 
 def judge_first(bench: Bench, script: Script) -> None:
     """With check="first" ranks exchange records at the first call of a kind, and again after a clear, but not between."""
-    counts = [exchanges(outcome) for outcome in bench.play(script, check="first")]
-    for place, agreed in ((0, True), (1, False), (3, True)):
-        wrong = [rank for rank, count in enumerate(counts[place]) if (count > 0) != agreed]
+    agreed: set[Step] = set()
+    for place, (step, outcome) in enumerate(zip(script, bench.play(script, check="first"), strict=False)):
+        if not isinstance(step, Case):
+            agreed.clear()
+            continue
+        wrong = [rank for rank, number in enumerate(exchanges(outcome)) if (number > 0) != (step not in agreed)]
         if wrong:
-            fault = (
-                f"ranks {wrong}: expected {'a' if agreed else 'no'} exchange of records in call {place} of the script"
-            )
-            bench.report(script[: place + 1], "fail", [fault])
+            expected = "no exchange" if step in agreed else "an exchange"
+            bench.report(script[: place + 1], "fail", [f"ranks {wrong}: expected {expected} of records in this call"])
+        agreed.add(step)
 
 
 def judge_off(bench: Bench, script: Script) -> None:

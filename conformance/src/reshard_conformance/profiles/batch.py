@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from reshard_conformance.cases import Batch, Case, Side
+from reshard_conformance.cases import Batch, Case, Side, Step
 from reshard_conformance.contract import Level, Profile
 from reshard_conformance.coverage import Geometry
 from reshard_conformance.generator import Drawing, Space, batches, one_of
@@ -40,30 +40,34 @@ def twins(draw: Callable[..., Any], space: Space) -> Script:
     return Batch(tuple(names)), Batch(tuple(bad)), Batch(tuple(names))
 
 
-def crowd(space: Space) -> st.SearchStrategy[Script]:
-    """One batch of a small tensor so many times that each rank has more operations than may be submitted at once."""
+def exchange(space: Space) -> st.SearchStrategy[Script]:
+    """One small tensor in which every source rank has something for every destination rank."""
     size = max(space.sizes)
-    if space.level < Level.L3:
-        half = size // 2
-        src, dst, operations = tuple(range(half)), tuple(range(half, 2 * half)), half
-    else:
-        src = dst = tuple(range(size))
-        operations = 2 * (size - 1)
-    case = Case(size, (size, size), "uint8", Side(src, ("S(0)",)), Side(dst, ("S(1)",)))
-    times = OPERATIONS // operations + 1 if operations else 1
-    return st.just((Batch((case,) * times),))
+    half = size if space.level >= Level.L3 else size // 2
+    src, dst = tuple(range(half)), tuple(range(size - half, size))
+    return st.just((Case(size, (size, size), "uint8", Side(src, ("S(0)",)), Side(dst, ("S(1)",))),))
+
+
+def crowd(step: Step) -> Step:
+    """The case in a batch so many times that each rank has more operations than may be submitted at once."""
+    if not isinstance(step, Case):
+        return step
+    both = set(step.src.ranks) == set(step.dst.ranks)
+    operations = 2 * (len(step.src.ranks) - 1) if both else len(step.src.ranks)
+    return Batch((step,) * (OPERATIONS // operations + 1 if operations else 1))
 
 
 def judge_submissions(bench: Bench, script: Script) -> None:
     """No rank submits more operations at once than is known to work."""
-    for report in bench.play(script)[0].reports:
+    crowded = tuple(map(crowd, script))
+    for report in bench.play(crowded)[0].reports:
         sizes = Counter(
             (event.communicator, event.submission) for event in report.events if event.submission is not None
         )
         most = max(sizes.values(), default=0)
         if most > OPERATIONS:
             fault = f"rank {report.rank}: {most} operations in one submission, {OPERATIONS} are known to work"
-            bench.report(script, "fail", [fault])
+            bench.report(crowded, "fail", [fault])
 
 
 @st.composite
@@ -101,6 +105,6 @@ PROPERTIES: tuple[Property, ...] = (
         Bench.play,
     ),
     Drawn("twins", Profile.BATCH, {"RS-BATCH-3": ()}, lambda space, _: twins(space), Bench.play),
-    Drawn("submissions", Profile.BATCH, {"RS-BATCH-4": ()}, lambda space, _: crowd(space), judge_submissions),
+    Drawn("submissions", Profile.BATCH, {"RS-BATCH-4": ()}, lambda space, _: exchange(space), judge_submissions),
     Drawn("turns", Profile.BATCH, {"RS-BATCH-6": ()}, lambda space, _: replicated(space), judge_turns),
 )

@@ -54,7 +54,10 @@ def cleared(draw: Callable[..., Any], space: Space) -> Script:
 def judge_cleared(bench: Bench, script: Script) -> None:
     """After a clear each rank makes the splits of a cold call again."""
     outcomes = judge_history(bench, script)
-    cold, again = (splits(outcomes[place]) for place in (0, 3))
+    after = script.index(Clear()) + 1 if Clear() in script else len(script)
+    if after == len(script):  # what was left of a script that failed before
+        return
+    cold, again = splits(outcomes[0]), splits(outcomes[after])
     faults = [
         f"rank {rank}: {again[rank]} splits after the clear, {cold[rank]} at the first call"
         for rank in cold

@@ -1,0 +1,187 @@
+"""The commands: what they print, their last lines and exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from reshard_conformance.cases import Case, Clear, Fault, Side, packaged, save
+from reshard_conformance.cli import app
+from reshard_conformance.mutants.zoo import MUTANTS
+from reshard_conformance.profiles import PROPERTIES
+from reshard_conformance.requirements import requirements
+
+GOOD = Case(2, (4, 6), "float32", Side((0,), ("S(0)",)), Side((1,), ("S(1)",)), name="good")
+UNEVEN = Case(2, (3,), "float32", Side((0, 1), ("S(0)",)), Side((1,), ("R",)), name="uneven")
+ABSENT = Case(
+    2, (4,), "int8", Side((0,), ("R",)), Side((1,), ("R",)), "error:missing", fault=Fault("src", (0,), "absent")
+)
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
+    """Runs a command in an empty folder, with little to play."""
+    few = {"exact": (1, 6, 40), "models": (0, 0, 0), "submissions": (0, 0, 0)}
+    monkeypatch.setattr("reshard_conformance.plan.AMOUNTS", {"sim": few})
+    monkeypatch.setattr("reshard_conformance.plan.OTHERS", {"sim": (1, 1, 8)})
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path) -> Result:
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return run
+
+
+def last(result: Result) -> str:
+    return result.output.rstrip("\n").rsplit("\n", 1)[-1]
+
+
+def test_run_ends_with_the_certified_line(invoke: Invoke) -> None:
+    result = invoke("run", "--implementation", "golden", "--jobs", "1", "--seed", "5")
+    assert re.fullmatch(r"certified: golden 0\.1\.0 core L3 over (\d+) layouts \(sim \1\), 0 failures", last(result))
+    assert result.exit_code == 0
+    assert "--seed 5 for the fresh part" in result.output
+    assert "torch 2." in result.output
+    assert "an empty shard" in result.output
+    assert not Path("reshard-failures").exists()
+
+
+def test_run_without_a_terminal_tells_of_progress_in_plain_lines(invoke: Invoke) -> None:
+    result = invoke("run", "--implementation", "golden", "--jobs", "1")
+    assert re.search(r"^\d+ of \d+ parts: \d+ scripts, 0 searches failed$", result.output, re.MULTILINE)
+
+
+def test_run_prints_a_fresh_seed_that_can_be_given_again(invoke: Invoke) -> None:
+    one, other = (invoke("run", "--implementation", "golden", "--jobs", "1") for _ in range(2))
+    seeds = [re.search(r"--seed (\d+) for", result.output) for result in (one, other)]
+    assert seeds[0] is not None
+    assert seeds[1] is not None
+    assert seeds[0][1] != seeds[1][1]
+
+
+def test_run_leaves_failing_cases_that_replay(invoke: Invoke, plugins: str) -> None:
+    result = invoke("run", "--implementation", "strange:rounding", "--jobs", "1")
+    assert result.exit_code == 1
+    assert last(result).startswith("not certified: rounding 0: ")
+    command = re.search(
+        r"^  reshard-conformance (replay reshard-failures/\S+\.json .*--property exact)$", result.output, re.MULTILINE
+    )
+    assert command is not None
+    again = invoke(*command[1].split())
+    assert last(again) == "0 passed, 1 failed"
+    assert again.exit_code == 1
+    good = invoke(*command[1].replace("strange:rounding", "golden").split())
+    assert last(good) == "1 passed, 0 failed"
+
+
+def test_run_writes_a_report_that_verifies(invoke: Invoke, tmp_path: Path) -> None:
+    assert invoke("run", "--implementation", "golden", "--jobs", "1", "--report", "there").exit_code == 0
+    assert {path.name for path in Path("there").iterdir()} == {"report.json", "junit.xml", "index.html"}
+    assert last(invoke("verify", "there")) == "whole report"
+    content = json.loads(Path("there/report.json").read_text(encoding="utf-8"))
+    content["exit_code"] = 1
+    Path("there/report.json").write_text(json.dumps(content), encoding="utf-8")
+    broken = invoke("verify", "there")
+    assert broken.exit_code == 1
+    assert last(broken) == "broken report"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("run",), "no implementation is named: type --implementation NAME"),
+        (("run", "--implementation", "nobody"), "implementation 'nobody' is not known"),
+        (("run", "--implementation", "golden", "--world", "moon"), "world 'moon' is not known"),
+        (("run", "--implementation", "golden", "--profiles", "core,speed"), "profile 'speed' is not known"),
+        (("run", "--implementation", "golden", "--profiles", "batch"), "profile 'batch' is not claimed"),
+        (("run", "--implementation", "golden", "--world-size", "0"), "world 'sim' has 1 to 64 ranks"),
+        (("run", "--implementation", "golden", "--effort", "heroic"), "heroic"),
+        (("run", "--implementation", "golden", "--waivers", "nowhere.toml"), "nowhere.toml: expected"),
+        (("replay", "nowhere.json", "--implementation", "golden"), "nowhere.json"),
+        (("replay", "--implementation", "golden", "--property", "speed"), "property 'speed' is not known"),
+        (("new", "My Package"), "expected a name of a Python package"),
+        (("mutants", "nobody"), "'nobody' is no mutant"),
+        (("dance",), "dance"),
+    ],
+)
+def test_what_is_asked_for_wrongly_is_exit_code_2(invoke: Invoke, arguments: tuple[str, ...], text: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert text in " ".join(result.output.split())
+
+
+def test_replay_counts_and_tells_what_is_not_claimed(invoke: Invoke) -> None:
+    result = invoke("replay", "--implementation", "golden")
+    strided = [path for path in packaged() if path.parent.name == "strided"]
+    assert f"not claimed (strided): {len(strided)}: " in result.output
+    assert re.fullmatch(r"\d+ passed, 0 failed", last(result))
+    assert result.exit_code == 0
+
+
+def test_replay_fails_where_a_case_does(invoke: Invoke, plugins: str, tmp_path: Path) -> None:
+    save(tmp_path / "seq_both.jsonl", [GOOD, Clear(), UNEVEN])
+    result = invoke("replay", "seq_both.jsonl", "--implementation", "toy_reshard:implementation")
+    assert last(result) == "2 passed, 1 failed"
+    assert result.exit_code == 1
+    assert "failed: uneven" in result.output
+
+
+def test_replay_of_nothing_is_a_failure(invoke: Invoke, tmp_path: Path) -> None:
+    save(tmp_path / "absent.json", [ABSENT])
+    result = invoke("replay", "absent.json", "--implementation", "golden")
+    assert "not claimed (agreement): 1" in result.output
+    assert last(result) == "0 passed, 0 failed"
+    assert result.exit_code == 1
+
+
+def test_a_malformed_case_names_file_field_and_what_was_expected(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text('{"format": 1, "world_size": 2}', encoding="utf-8")
+    result = invoke("replay", "bad.json", "--implementation", "golden")
+    assert result.exit_code == 2
+    assert result.output.startswith("bad.json: field 'shape': expected ")
+
+
+def test_list_names_implementations_properties_and_requirements(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    output = invoke("list").output
+    assert "reshard_conformance.implementations.golden:implementation" in output
+    assert all(f" {name} " in output for name in PROPERTIES)
+    assert all(f" {entry.id} " in output for entry in requirements())
+
+
+def test_new_writes_an_adapter_that_runs(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = invoke("new", "mine")
+    assert result.exit_code == 0
+    assert "reshard-conformance run --implementation mine" in last(result)
+    assert 'mine = "mine:implementation"' in Path("mine/pyproject.toml").read_text(encoding="utf-8")
+    monkeypatch.syspath_prepend("mine/src")
+    replayed = invoke("replay", "--implementation", "mine:implementation")
+    assert replayed.exit_code == 0
+    assert invoke("new", "mine").exit_code == 2
+
+
+def test_mutants_are_hunted_by_name(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    result = invoke("mutants", "lazy", "writer", "--report", tmp_path)
+    assert last(result) == "2 killed, 0 survived"
+    assert result.exit_code == 0
+    assert MUTANTS["writer"].__doc__ is not None
+    assert MUTANTS["writer"].__doc__ in result.output
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = (sys.executable, "-m", "reshard_conformance", "--help")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "reshard-conformance [OPTIONS] COMMAND" in done.stdout
