@@ -8,9 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from reshard_conformance.cases import Case, Clear, Fault, Side, packaged, save
@@ -24,6 +24,17 @@ UNEVEN = Case(2, (3,), "float32", Side((0, 1), ("S(0)",)), Side((1,), ("R",)), n
 ABSENT = Case(
     2, (4,), "int8", Side((0,), ("R",)), Side((1,), ("R",)), "error:missing", fault=Fault("src", (0,), "absent")
 )
+
+
+class Result(Protocol):
+    """What is left of a command."""
+
+    @property
+    def output(self) -> str: ...
+    @property
+    def exit_code(self) -> int: ...
+
+
 Invoke = Callable[..., Result]
 
 
