@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from reshard_conformance.cases import (
     Clear,
     Destroy,
     Fault,
+    Flow,
     Placement,
     Side,
     Step,
@@ -29,6 +31,7 @@ from reshard_conformance.cases import (
     read_placement,
     save,
 )
+from reshard_conformance.steps import SCENES
 
 GOOD: dict[str, Any] = {
     "format": 1,
@@ -88,7 +91,13 @@ def cases(draw: st.DrawFn, group: int | None = None) -> Case:
 
 clears = st.builds(Clear, st.none() | st.lists(numbers, min_size=1, unique=True).map(tuple), st.booleans(), numbers)
 batches = st.builds(Batch, st.lists(cases(group=1), min_size=1, max_size=3).map(tuple))
-steps: st.SearchStrategy[Step] = cases() | clears | batches | st.builds(Destroy, numbers, st.booleans())
+right = cases().map(lambda case: replace(case, expect="equal", fault=None))
+flows = st.builds(
+    lambda calls, scene: Flow(tuple(case for case, _ in calls), tuple(stream for _, stream in calls), scene),
+    st.lists(st.tuples(right, numbers), min_size=1, max_size=3),
+    st.sampled_from(SCENES),
+)
+steps: st.SearchStrategy[Step] = cases() | clears | batches | flows | st.builds(Destroy, numbers, st.booleans())
 
 
 @settings(deadline=None, derandomize=True)
@@ -167,7 +176,7 @@ def changed(base: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("name", 3, "a text"),
         ("why", None, "a value, or no such key"),
         ("group", -1, "an integer of at least 0"),
-        ("op", "wipe", "one of clear, batch, destroy"),
+        ("op", "wipe", "one of clear, batch, destroy, flow"),
         ("coulour", 1, "one of the keys format"),
     ],
 )
@@ -219,6 +228,16 @@ def test_a_malformed_fault_names_its_field(path: str, value: object, expected: s
         ({"op": "batch", "cases": [GOOD, GOOD | {"world_size": 5}]}, "cases[1].world_size"),
         ({"op": "batch", "cases": [GOOD, GOOD | {"group": 1}]}, "cases[1].group"),
         ({"op": "batch", "cases": [GOOD, GOOD | {"dtype": "x"}]}, "cases[1].dtype"),
+        ({"op": "flow", "cases": [], "streams": [], "scene": "given"}, "streams"),
+        ({"op": "flow", "cases": [GOOD], "streams": [1, 2], "scene": "given"}, "streams"),
+        ({"op": "flow", "cases": [GOOD], "streams": [-1], "scene": "given"}, "streams"),
+        ({"op": "flow", "cases": [GOOD], "streams": [1], "scene": "hidden"}, "scene"),
+        ({"op": "flow", "cases": [GOOD], "streams": [1]}, "scene"),
+        (
+            {"op": "flow", "cases": [GOOD, GOOD | {"world_size": 5}], "streams": [1, 1], "scene": "given"},
+            "cases[1].world_size",
+        ),
+        ({"op": "flow", "cases": [FAULTY], "streams": [1], "scene": "given"}, "cases[0].expect"),
     ],
 )
 def test_a_malformed_step_names_its_field(step: dict[str, Any], field: str) -> None:

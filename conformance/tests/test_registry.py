@@ -12,6 +12,7 @@ import pytest
 from reshard_conformance import registry
 from reshard_conformance.contract import Claims, Level, Profile
 from reshard_conformance.registry import RegistryError, known, load, place_of, world
+from reshard_conformance.worlds.nccl import lacking
 
 
 def test_golden_is_built_in() -> None:
@@ -74,13 +75,17 @@ def test_claims_are_the_contracts_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", registry.WORLDS)
 def test_worlds_have_names(name: str) -> None:
+    if name == "nccl" and lacking():
+        with pytest.raises(RegistryError, match=r"world 'nccl' needs (a GPU|nccl4py)"):
+            world(name)
+        return
     made = world(name)
     assert made.name == name
     made.close()
 
 
 def test_an_unknown_world_is_an_error_that_says_what_to_type() -> None:
-    with pytest.raises(RegistryError, match="world 'mars' is not known: type --world with one of sim, gloo"):
+    with pytest.raises(RegistryError, match="world 'mars' is not known: type --world with one of sim, gloo, nccl"):
         world("mars")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reshard_conformance import registry
-from reshard_conformance.cases import Case, Clear, Destroy, Side
+from reshard_conformance.cases import Case, Clear, Destroy, Flow, Side
 from reshard_conformance.contract import Level, Profile
 from reshard_conformance.generator import Space, scripts
 from reshard_conformance.implementations.golden import Golden
@@ -152,6 +152,7 @@ def test_the_groups_that_a_script_leaves_open() -> None:
     assert open_groups((CASE, OTHER, Destroy(0))) == [1]
     assert open_groups((OTHER, CASE)) == [1, 0]
     assert open_groups((CASE, Destroy(0, clear=False), CASE)) == [0]
+    assert open_groups((Flow((OTHER, CASE), (1, 2), "given"), Destroy(1))) == [0]
     assert world_size((Clear(), OTHER)) == 2
 
 

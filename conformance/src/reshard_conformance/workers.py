@@ -92,9 +92,8 @@ class Worker:
 
     def start(self, waiting: list[Chunk]) -> bool:
         """Give it the first chunk that it can play (of those of nccl, if there are any); whether there is one."""
-        mine = [chunk for chunk in waiting if (chunk.world == "nccl") == bool(self.gpus)] or (
-            waiting if self.gpus else []
-        )
+        device = [chunk for chunk in waiting if chunk.world == "nccl"] if self.gpus else []
+        mine = device or [chunk for chunk in waiting if chunk.world != "nccl"]
         if mine:
             waiting.remove(mine[0])
             self.pipe.send(mine[0])
