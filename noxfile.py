@@ -60,9 +60,8 @@ def conformance(session: nox.Session) -> None:
         for world in ("sim", "gloo"):
             session.run(*suite, "replay", "--implementation", name, "--world", world)
     for name in IMPLEMENTATIONS:
-        session.run(
-            *suite, "run", "--implementation", name, "--world", "sim,gloo", "--effort", "quick", *session.posargs
-        )
+        quick = ("run", "--implementation", name, "--world", "sim,gloo", "--effort", "quick")
+        session.run(*suite, *quick, *apart(session.posargs, name))
 
 
 @nox.session
@@ -78,9 +77,8 @@ def gpu_conformance(session: nox.Session) -> None:
         session.error(f"torch sees no GPU on this host; -- {ALLOW_NO_GPU} lets that pass")
     session.log(f"on {gpus} GPUs")
     for name in IMPLEMENTATIONS:
-        session.run(
-            *("python", "-m", "reshard_conformance", "run", "--implementation", name, "--world", "nccl"), *arguments
-        )
+        suite = ("python", "-m", "reshard_conformance", "run", "--implementation", name, "--world", "nccl")
+        session.run(*suite, *apart(arguments, name))
 
 
 @nox.session
@@ -121,6 +119,12 @@ def check_wheels(session: nox.Session, scripts: Path, wheels: dict[str, str]) ->
     session.run(python, "-m", "pip", "install", "-q", *others, env=alone, external=True)
     suite = str(scripts / "reshard-conformance")
     session.run(suite, "replay", "--implementation", "golden", "--world", "sim", env=alone, external=True)
+
+
+def apart(arguments: list[str], name: str) -> list[str]:
+    """The arguments, with a folder of its own for the report on each implementation."""
+    folders = [place + 1 for place, argument in enumerate(arguments) if argument == "--report"]
+    return [str(Path(text) / name) if place in folders else text for place, text in enumerate(arguments)]
 
 
 def prepare(session: nox.Session, *packages: str) -> None:

@@ -67,7 +67,7 @@ def usage() -> Iterator[None]:
 @app.command()
 def run(
     implementation: Name = None,
-    world: Annotated[str, typer.Option(help="One or several of sim and gloo, with commas.")] = "sim",
+    world: Annotated[str, typer.Option(help="One or several of sim, gloo and nccl, with commas.")] = "sim",
     world_size: Annotated[int | None, typer.Option(help="Only worlds of so many ranks.")] = None,
     profiles: Annotated[str | None, typer.Option(help="Profiles, with commas; all claimed ones by default.")] = None,
     effort: Annotated[Effort, typer.Option(help="full plays 5 times, soak 50 times as much as quick.")] = Effort.QUICK,
@@ -120,7 +120,7 @@ def parse_profiles(text: str) -> list[Profile]:
 def replay(
     files: Annotated[list[Path] | None, typer.Argument(help="Case files; the packaged ones by default.")] = None,
     implementation: Name = None,
-    world: Annotated[str, typer.Option(help="sim or gloo.")] = "sim",
+    world: Annotated[str, typer.Option(help="sim, gloo or nccl.")] = "sim",
     prop: Annotated[
         str | None, typer.Option("--property", help="Judge each file by this property of the suite; see list.")
     ] = None,

@@ -25,12 +25,12 @@ from reshard_conformance.worlds.calllog import SETTINGS, CallLog
 from reshard_conformance.worlds.processes import ProcessWorld
 from reshard_conformance.worlds.ranks import Opening
 
-__all__ = ["NcclWorld", "lacking", "most", "shares"]
+__all__ = ["NcclWorld", "lacking", "most", "release", "shares"]
 
 #: The most ranks of a session, and how many share a GPU at most.
 RANKS, SHARE = 8, 4
 #: The first release of NCCL that lets ranks share a GPU, and what it has to be told then.
-SHARING = 23_000
+SHARING = (2, 30)
 CROWDED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8"}
 
 
@@ -45,11 +45,15 @@ def lacking() -> str | None:
 
 def most(gpus: int) -> int:
     """The most ranks of a session on so many GPUs, with the release of NCCL that is loaded."""
-    if not gpus:
-        return 0
+    return min(RANKS, gpus * (SHARE if release() >= SHARING else 1)) if gpus else 0
+
+
+def release() -> tuple[int, ...]:
+    """The release of NCCL that is loaded, such as (2, 30, 7); it need not be the one that torch was built with."""
     from reshard_conformance.worlds.nccltransport import version  # noqa: PLC0415 - a host without GPUs has no nccl4py
 
-    return min(RANKS, gpus * (SHARE if version() >= SHARING else 1))
+    number = version()
+    return number // 10_000, number // 100 % 100, number % 100
 
 
 def shares() -> list[tuple[int, ...]]:
