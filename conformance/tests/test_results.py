@@ -166,5 +166,7 @@ def test_failures_of_one_kind_differ_in_numbers_only() -> None:
         "rank 1: 1 differs, first at (3,): bytes e1, expected ff",
     )
     assert len({replace(FAILURE, faults=(text,)).kind for text in texts}) == 1
+    texts = ("rank 0: deadlock: rank 0 waits for a", "ranks 0, 1: deadlock: rank 0 waits for a, rank 1 waits for a")
+    assert len({replace(FAILURE, faults=(text,)).kind for text in texts}) == 1
     assert FAILURE.kind != replace(FAILURE, faults=("rank 0: deadlock",)).kind
     assert FAILURE.kind != replace(FAILURE, prop="other").kind

@@ -46,7 +46,8 @@ class Failure:
     def kind(self) -> tuple[str, str]:
         """What two findings of one defect have in common: the property, and the first fault without numbers and bytes."""
         text = re.sub(r"\b[0-9a-f]{2,}\b|\d+", "#", self.faults[0] if self.faults else self.verdict)
-        return self.prop, re.sub(r"ranks? #|\(?#,?( #)*\)?", "#", re.sub(r"#(, #)+", "#", text))
+        text = re.sub(r"ranks? #|\(?#,?( #)*\)?", "#", re.sub(r"#(, #)+", "#", text))
+        return self.prop, re.sub(r"(#[^,:]*)(, \1)+", r"\1", text)
 
 
 @dataclass
@@ -177,7 +178,8 @@ class Result:
             mine = [tally for tally in self.tallies.values() if tally.profile is profile]
             ran = {tally.world for tally in mine if tally.scripts}
             here = dict.fromkeys(tally.world for tally in mine)
-            found += [f"{profile.value}: nothing was run in {world}" for world in here if world not in ran]
+            idle = [world for world in here if world not in ran and not self.stopped]
+            found += [f"{profile.value}: nothing was run in {world}" for world in idle]
         if not found:
             verdicts = [verdict for verdict in self.verdicts if verdict.requirement.profile in self.profiles]
             missing = [verdict.requirement.id for verdict in verdicts if verdict.verdict == "not run"]

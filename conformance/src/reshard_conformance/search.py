@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from reshard_conformance import registry
-from reshard_conformance.cases import Batch, Case, Destroy, Flow, Step, dump
+from reshard_conformance.cases import Batch, Case, Destroy, Flow, Step
 from reshard_conformance.contract import Implementation, Level, Profile
 from reshard_conformance.coverage import Coverage
 from reshard_conformance.generator import Space
@@ -39,12 +39,8 @@ class Finding(Exception):  # noqa: N818 - what a search is for, no error of ours
     def __init__(self, script: Iterable[Step], verdict: str, faults: Sequence[str]) -> None:
         self.script, self.verdict, self.faults = tuple(script), verdict, tuple(faults)
         self.again = True  # whether it fails each time that it is played
+        self.advisory = False  # whether it is against a SHOULD only
         super().__init__(f"{verdict}: {'; '.join(self.faults)}")
-
-    @property
-    def length(self) -> int:
-        """The length of the script as text: what is small is short."""
-        return sum(len(dump(step)) for step in self.script)
 
 
 class Halt(BaseException):
@@ -115,11 +111,11 @@ class Bench:
             self.session = size, self.world.open(size, self.implementation, traced=self.traced)
         return self.session[1]
 
-    def report(self, script: Script, verdict: str, faults: Sequence[str]) -> NoReturn:
+    def report(self, script: Script, verdict: str, faults: Sequence[str], *, advisory: bool = False) -> NoReturn:
         """Raise a finding, past hypothesis where a hang makes it too dear to be played again."""
         finding = Finding(script, verdict, faults)
-        if self.found is None or finding.length < self.found.length:
-            self.found = finding
+        finding.advisory = advisory
+        self.found = finding  # hypothesis goes from larger to smaller ones
         if verdict == "hang" and self.world.name != "sim":
             raise Halt(finding)
         raise finding
@@ -215,8 +211,10 @@ def search(prop: Property, bench: Bench, number: int, rounds: int, examples: int
         wanted = bench.coverage.lagging(MARGIN)[:AIMS] if prop.steered and place else ()
         try:
             prop.search(bench, number * rounds + place, examples, wanted)
-        except (Finding, Halt):
-            return bench.found
+        except Finding as finding:
+            return finding
+        except Halt as halt:
+            return halt.finding
         except Flaky:  # it failed once; state outside the groups of the script must have had a part in it
             if bench.found is None:
                 raise

@@ -22,9 +22,8 @@ from reshard_conformance.generator import Space
 from reshard_conformance.plan import Chunk
 from reshard_conformance.playing import cases_of
 from reshard_conformance.profiles import PROPERTIES
-from reshard_conformance.requirements import requirements
 from reshard_conformance.results import Failure
-from reshard_conformance.search import Bench, Finding, Property, search
+from reshard_conformance.search import Bench, Finding, search
 from reshard_conformance.worlds import World
 from reshard_conformance.worlds.nccl import shares
 
@@ -184,10 +183,5 @@ def failure_of(chunk: Chunk, finding: Finding) -> Failure:
         fresh=chunk.fresh,
         again=finding.again,
         classes=frozenset(kind.name for case in cases for kind in CLASSES if kind.holds(Geometry(case))),
-        advisory=is_advisory(prop),
+        advisory=finding.advisory,
     )
-
-
-def is_advisory(prop: Property) -> bool:
-    """Whether the property shows only requirements of strength SHOULD."""
-    return all(entry.strength == "SHOULD" for entry in requirements() if entry.id in prop.requirements)

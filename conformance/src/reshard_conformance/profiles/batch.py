@@ -83,7 +83,7 @@ def judge_turns(bench: Bench, script: Script) -> None:
     reports = bench.play(script)[0].reports
     faults = uneven(batch.cases[0], reports) if isinstance(batch, Batch) else []
     if faults:
-        bench.report(script, "fail", faults)
+        bench.report(script, "fail", faults, advisory=True)
 
 
 def uneven(case: Case, reports: Sequence[RankReport]) -> list[str]:

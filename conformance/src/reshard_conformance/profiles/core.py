@@ -99,7 +99,7 @@ def judge_text(bench: Bench, script: Script) -> None:
         if isinstance(step, Case) and step.fault is not None:
             faults = [fault for report in outcome.reports for fault in silences(step, report)]
             if faults:
-                bench.report(script[: place + 1], "fail", faults)
+                bench.report(script[: place + 1], "fail", faults, advisory=True)
 
 
 def silences(case: Case, report: RankReport) -> list[str]:
