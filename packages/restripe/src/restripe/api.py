@@ -17,19 +17,9 @@ from torch.distributed.tensor.placement_types import Placement
 
 from restripe.agreement import Terms
 from restripe.arguments import SIDES, Given, Item, Whole, about, check_ranks, counted, known_shape, layouts, read, sizes
+from restripe.call import STAGING_BYTES, Call, Check, Options, Request, at
 from restripe.errors import LayoutError, MissingTensorError, ReshardError
-from restripe.group import (
-    STAGING_BYTES,
-    Call,
-    Check,
-    Options,
-    Request,
-    State,
-    at,
-    default_group,
-    state,
-    states,
-)
+from restripe.group import State, default_group, state, states
 from restripe.joining import Joined
 from restripe.layout import Layout, Mesh
 from restripe.links import Links

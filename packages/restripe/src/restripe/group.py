@@ -12,84 +12,27 @@ import weakref
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from restripe import agreement, comm
-from restripe.arguments import Given, Item, Whole, check, check_memory
-from restripe.binding import Round, bind
+from restripe.arguments import Item, Whole
+from restripe.call import Bound, Call, Check, Options, Pair, Request, bound_to, fault_in, pair_of, stand_ins
 from restripe.comm import Communicator
-from restripe.errors import PRECEDENCE, CaptureError, LayoutError, ReshardError
+from restripe.errors import CaptureError, LayoutError, ReshardError
 from restripe.execution import execute
-from restripe.layout import Layout
 from restripe.links import Links
 from restripe.links import release as release_links
-from restripe.planning import RankPlan, Reason, plan, rounds
+from restripe.planning import RankPlan, plan
 from restripe.recent import Recent
-from restripe.staging import geometry, hand_back, readable, writable
+from restripe.staging import hand_back
 from restripe.streams import Mark, follow, hold
 
-Check = Literal["first", "always", "off"]
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
-STAGING_BYTES = 256 * 2**20
-
-
-class Request(NamedTuple):
-    """One tensor of a call, with what this rank passes for it."""
-
-    item: Whole
-    src: Given
-    dst: Given
-
-
-class Call(NamedTuple):
-    """What one call asks for.
-
-    `key` stands for it among the agreements; None where a fault leaves it unknown. `requests` has one a tensor, in the same
-    order on every rank. `fault` is what reading the arguments raised, if anything: it is raised after the exchange. `turn`
-    is the first tensor's; see `plan`.
-    """
-
-    key: Hashable
-    requests: Sequence[Request]
-    fault: ReshardError | None
-    turn: int
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a call is made: when ranks exchange records, and how many bytes are staged at a time."""
-
-    check: Check = "first"
-    staging_bytes: int = STAGING_BYTES
-
-    def __post_init__(self) -> None:
-        if self.check not in get_args(Check):
-            raise LayoutError(f"expected check to be one of {get_args(Check)}, got {self.check!r}")
-        if self.staging_bytes < 1:
-            raise LayoutError(f"expected a staging budget of at least 1 byte, got {self.staging_bytes}")
-
-
-Pair = tuple[Layout, Layout, tuple[int, ...]]
-
-
-class Bound(NamedTuple):
-    """What a warm call needs, for tensors of one geometry.
-
-    `program` is what to run, `replicated` the layouts whose replicas are split, by tensor; `reaches` has the bytes that each
-    tensor's source and destination span, 0 where this rank reads and writes none of them; `lazy` says that some destination
-    is a conj or neg view, for which another tensor stands in. `pairs` has the keys of the plans that it came from.
-    """
-
-    program: list[Round]
-    pairs: list[Pair]
-    replicated: dict[int, Layout]
-    reaches: list[tuple[int, int]]
-    lazy: bool
 
 
 class State:
@@ -225,12 +168,12 @@ class State:
         else:
             for pair in bound.pairs:
                 self._plans.get(pair)  # it is used
-        fault = call.fault or _fault(requests, plans, bound, communicator)
+        fault = call.fault or fault_in(requests, plans, bound, communicator)
         self.agree(communicator, call.key, fault, requests, options)
         try:
-            tensors = [tensor for _, src, dst in requests for tensor in _stand_ins(src.local, dst.local)]
+            tensors = [tensor for _, src, dst in requests for tensor in stand_ins(src.local, dst.local)]
             if bound is None:
-                bound = _bind(requests, plans, tensors, options.staging_bytes)
+                bound = bound_to(requests, plans, tensors, options.staging_bytes)
                 self._bound.made(key, dict)[call.turn] = bound
             if links.streams is not None:
                 stream = links.streams.current()
@@ -265,7 +208,7 @@ class State:
 
     def _plan(self, item: Whole, rank: int, turn: int) -> RankPlan:
         """The rank's plan for the item, remembered once for each source holder whose turn it can be."""
-        turns = self._plans.made(_pair(item), dict)
+        turns = self._plans.made(pair_of(item), dict)
         turn %= item.src.replicas
         if turn not in turns:
             turns[turn] = plan(item.src, item.dst, item.shape, rank, turn)
@@ -303,69 +246,6 @@ class State:
         for table in (self._agreed, self.wholes, self._plans, self._bound):
             table.clear()
         release_links(reversed(ending), waiting=not torn)
-
-
-def _fault(
-    requests: Sequence[Request], plans: Sequence[RankPlan], bound: Bound | None, communicator: Communicator
-) -> ReshardError | None:
-    """The first fault of the table that this rank sees in what it passes; of what is bound, only the place can be new."""
-    faults: list[ReshardError] = []
-    for (item, src, dst), planned in zip(requests, plans, strict=False):
-        try:
-            check(item, planned, communicator.rank, communicator.device, src, dst)
-        except ReshardError as error:
-            faults.append(error)
-    try:
-        check_memory(requests, _reaches(requests, plans) if bound is None else bound.reaches)
-    except ReshardError as error:
-        faults.append(error)
-    if not faults:
-        return None
-    return at(communicator.rank, min(faults, key=lambda fault: PRECEDENCE.index(type(fault))))
-
-
-def _bind(
-    requests: Sequence[Request],
-    plans: Sequence[RankPlan],
-    tensors: Sequence[torch.Tensor | None],
-    staging_bytes: int,
-) -> Bound:
-    schedule = rounds(plans, [request.item.dtype.itemsize for request in requests], staging_bytes)
-    lies = [None if tensor is None else geometry(tensor) for tensor in tensors]
-    program = bind(plans, schedule, list(zip(lies[::2], lies[1::2], strict=True)))
-    # Whether a call splits depends on meshes and placements alone.
-    replicated = {
-        place: request.item.dst
-        for place, (request, plan) in enumerate(zip(requests, plans, strict=True))
-        if request.item.dst.replicas > 1 and plan.reason is not Reason.LOCAL
-    }
-    lazy = any(request.dst.local is not tensor for request, tensor in zip(requests, tensors[1::2], strict=True))
-    pairs = list(dict.fromkeys(_pair(request.item) for request in requests))
-    return Bound(program, pairs, replicated, _reaches(requests, plans), lazy)
-
-
-def _pair(item: Whole) -> Pair:
-    return item.src, item.dst, item.shape
-
-
-def _stand_ins(src: torch.Tensor | None, dst: torch.Tensor | None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    return src if src is None else readable(src), dst if dst is None else writable(dst)
-
-
-def _reaches(requests: Sequence[Request], plans: Sequence[RankPlan]) -> list[tuple[int, int]]:
-    return [
-        (_reach(src.local, moves=not plan.idle), _reach(dst.local, moves=not plan.idle))
-        for (_, src, dst), plan in zip(requests, plans, strict=True)
-    ]
-
-
-def _reach(tensor: torch.Tensor | None, *, moves: bool) -> int:
-    return geometry(tensor).extent if moves and tensor is not None else 0
-
-
-def at(rank: int, error: ReshardError) -> ReshardError:
-    """The error with the rank that holds the fault named in front."""
-    return type(error)(f"rank {rank}: {error}")
 
 
 _states: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
