@@ -90,6 +90,13 @@ def gpu_bench(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Hunt the broken implementations: the suite has to kill every one, and to pass what they break."""
+    prepare(session, *PACKAGES)
+    session.run("python", "-m", "reshard_conformance", "mutants", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Build the site; needs no network."""
     prepare(session, "sphinx", "myst-parser", "furo")
