@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from reshard_conformance.coverage import CLASSES, Box, Coverage, Geometry, SideG
 from reshard_conformance.generator import Space, cases
 from reshard_conformance.oracle import chunk, coordinates
 
+SPEC = Path(__file__).parents[2] / "docs" / "spec" / "coverage.md"
 SHARDED = Side((0, 1), ("S(0)",))
 WHOLE = Side((2,), ("R",))
 BY_NAME = {kind.name: kind for kind in CLASSES}
@@ -161,6 +164,12 @@ def test_when_upstreams_rule_stripes(shape: tuple[int, ...], src: Side, dst: Sid
 def test_every_class_has_its_floor_of_the_design() -> None:
     floors = [round(100 * kind.floor) for kind in CLASSES]
     assert floors == [25, 8, 15, 30, 10, 15, 20, 10, 15, 10, 25, 25, 6, 1, 5, 3, 10, 15, 15, 10, 5]
+
+
+@pytest.mark.skipif(not SPEC.is_file(), reason="the specification is in the repository, not in the sdist")
+def test_the_specification_lists_the_same_classes() -> None:
+    rows = re.findall(r"^\| (.+) \| (\d+) % \|$", SPEC.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [(kind.name, f"{100 * kind.floor:.0f}") for kind in CLASSES]
 
 
 @pytest.mark.parametrize(
