@@ -106,6 +106,16 @@ def test_run_writes_a_report_that_verifies(invoke: Invoke, tmp_path: Path) -> No
     assert last(broken) == "broken report"
 
 
+def test_a_waiver_that_excuses_nothing_is_told(invoke: Invoke, tmp_path: Path) -> None:
+    waiver = (
+        'requirement = "RS-EXACT-1"\nfault = "x"\nbug = "https://example.org/1"\nexpires = 2999-01-01\nreason = "y"'
+    )
+    (tmp_path / "waivers.toml").write_text(f"[[waiver]]\n{waiver}\n", encoding="utf-8")
+    result = invoke("run", "--implementation", "golden", "--jobs", "1", "--waivers", "waivers.toml")
+    assert "waiver for RS-EXACT-1 (https://example.org/1) excuses nothing: remove it" in result.output
+    assert result.exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

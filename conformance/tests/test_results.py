@@ -67,6 +67,12 @@ def test_a_failure_stands_against_a_certificate() -> None:
     assert words(found, "RS-EXACT-1") == ["failed"]
 
 
+def test_refusals_of_what_is_claimed_are_counted_apart() -> None:
+    found = result()
+    found.failures += [FAILURE, replace(FAILURE, verdict="unsupported", prop="other")]
+    assert found.line.endswith(": 2 failures (1 unsupported)")
+
+
 def test_a_waived_failure_does_not_and_is_named() -> None:
     found = result()
     found.failures.append(replace(FAILURE, waiver=WAIVER))

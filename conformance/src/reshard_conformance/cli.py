@@ -84,6 +84,7 @@ def run(
     console = Console(highlight=False)
     with usage():
         found = load(implementation)
+        excuses = () if waivers is None else load_waivers(waivers)
         fresh = secrets.randbits(24) if seed is None else seed
         display.heading(console, found, environment(), fresh)
         with display.progress(console) as tell:
@@ -95,7 +96,7 @@ def run(
                 seed=fresh,
                 sizes=None if world_size is None else (world_size,),
                 jobs=jobs,
-                waivers=() if waivers is None else load_waivers(waivers),
+                waivers=excuses,
                 tell=tell,
             )
     folder = FAILURES if report_dir is None else report_dir
@@ -104,6 +105,7 @@ def run(
     elif result.failures:
         report.write_failures(result.failures, folder)
     display.outcome(console, result, str(implementation), folder)
+    display.unused(console, excuses, result)
     typer.echo(result.line)
     raise typer.Exit(result.exit_code)
 

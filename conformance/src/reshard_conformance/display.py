@@ -18,9 +18,10 @@ from reshard_conformance.report import failure_json, replay_command
 from reshard_conformance.requirements import Requirement
 from reshard_conformance.results import Failure, Result, Tally
 from reshard_conformance.search import Property
+from reshard_conformance.waivers import Waiver
 from reshard_conformance.workers import Part
 
-__all__ = ["failed", "heading", "hunted", "lists", "outcome", "progress"]
+__all__ = ["failed", "heading", "hunted", "lists", "outcome", "progress", "unused"]
 
 Tell = Callable[[Part, int], None]
 
@@ -75,6 +76,14 @@ def outcome(console: Console, result: Result, name: str, folder: Path) -> None:
         console.print(f"claimed, but not shown in {', '.join(result.worlds)}: {elsewhere}", soft_wrap=True)
     for failure in result.failures:
         show(console, failure, name, folder)
+
+
+def unused(console: Console, waivers: Sequence[Waiver], result: Result) -> None:
+    """Waivers that have excused nothing; those are to be removed."""
+    used = [failure.waiver for failure in result.failures]
+    for waiver in waivers:
+        if waiver not in used:
+            console.print(f"waiver for {waiver.requirement} ({waiver.bug}) excuses nothing: remove it", soft_wrap=True)
 
 
 def properties(tallies: Sequence[Tally]) -> Table:

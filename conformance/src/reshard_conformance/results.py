@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reshard_conformance.contract import Claims, Level, Profile
@@ -168,7 +168,7 @@ class Result:
     @property
     def problems(self) -> list[str]:
         """Why there is no certificate; empty when there is one."""
-        found = [count(len(self.open), "failure")] if self.open else []
+        found = [failures(self.open)] if self.open else []
         found += ["stopped early"] if self.stopped else []
         if not self.profiles:
             found.append("no profile is claimed")
@@ -211,5 +211,8 @@ class Result:
         return f"certified: {subject} {self.badge} over {sum(counts.values())} layouts ({parts}), 0 failures{waived}"
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def failures(found: Sequence[Failure]) -> str:
+    """How many there are, and how many of them are refusals of what is claimed."""
+    unsupported = sum(failure.verdict == "unsupported" for failure in found)
+    number = "1 failure" if len(found) == 1 else f"{len(found)} failures"
+    return f"{number} ({unsupported} unsupported)" if unsupported else number
