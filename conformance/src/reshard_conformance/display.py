@@ -130,7 +130,8 @@ def failed(console: Console, name: str, faults: Sequence[str]) -> None:
 def hunted(kind: type[Plain], kill: Kill) -> None:
     """One line on how the hunt for an implementation ended."""
     if kill.failure is None:
-        typer.echo(f"survived  {kind.name}: {(kind.__doc__ or '').strip()} ({kill.scripts} scripts)")
+        word = "survived" if kind.breaks else "passed  "
+        typer.echo(f"{word}  {kind.name}: {(kind.__doc__ or '').strip()} ({kill.scripts} scripts)")
         return
     aim = "by what it breaks" if kind.breaks in kill.aimed else f"though it breaks {kind.breaks}"
     size = f"{len(kill.failure.script)} steps, after {kill.scripts} scripts"

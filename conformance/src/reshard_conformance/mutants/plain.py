@@ -52,7 +52,7 @@ class State:
 
 
 class Plain(Reader):
-    """See contract.Implementation."""
+    """Nothing is wrong: this is what the mutants break."""
 
     name = "plain"
     version = "1"
