@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
 
 from reshard_conformance.contract import Stream
+from reshard_conformance.worlds.holding import Holding
 
 __all__ = ["Fabric", "SimCommunicator", "SimError"]
 
@@ -164,24 +165,12 @@ class SimCommunicator:
 
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank, self.size, self.device = hub, rank, len(hub.members), CPU
-        self.held: list[Call] = []
-        self.depth = 0
+        self.holding: Holding[Call] = Holding(self.submit)
         self.ended: str | None = None
         self.children: list[SimCommunicator] = []
 
-    @contextmanager
-    def group(self) -> Iterator[None]:
-        self.depth += 1
-        try:
-            yield
-        except BaseException:
-            self.held.clear()
-            raise
-        finally:
-            self.depth -= 1
-        if not self.depth:
-            calls, self.held = self.held, []
-            self.submit(calls)
+    def group(self) -> AbstractContextManager[None]:
+        return self.holding.group()
 
     def send(self, buffer: torch.Tensor, peer: int, stream: Stream | None = None) -> None:
         self.check_buffer("send", buffer, stream)
@@ -247,7 +236,7 @@ class SimCommunicator:
 
     def ask(self, call: Call) -> object:
         """Make a call that blocks the host, and give its result."""
-        if self.depth:
+        if self.holding.depth:
             raise SimError(f"{self.hub.who(self.rank)}: {call.op} blocks the host, and cannot be part of a group()")
         self.call(call)
         return call.result
@@ -257,10 +246,7 @@ class SimCommunicator:
             raise SimError(
                 f"{self.hub.who(self.rank)}: {call.text} on communicator {self.hub.name}, which was {self.ended}"
             )
-        if self.depth:
-            self.held.append(call)
-        else:
-            self.submit([call])
+        self.holding.take(call)
 
     def submit(self, calls: list[Call]) -> None:
         """Read what is sent from the live buffers, hand everything in, and wait until it is complete."""

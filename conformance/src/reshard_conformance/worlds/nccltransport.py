@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import Store
 
 from reshard_conformance.contract import Stream
 from reshard_conformance.memory import unmetered
+from reshard_conformance.worlds.holding import Holding
 
 __all__ = ["NcclCommunicator", "meet", "version"]
 
@@ -41,36 +42,22 @@ class NcclCommunicator:
         self.raw = bindings.Comm(handle.ptr)
         self.rank, self.size = int(handle.rank), int(handle.nranks)
         self.device = torch.device("cuda", int(handle.device.device_id))
-        self.held: list[Callable[[], None]] = []
-        self.depth = 0
+        self.holding: Holding[Callable[[], None]] = Holding(submit)
 
-    @contextmanager
-    def group(self) -> Iterator[None]:
-        self.depth += 1
-        try:
-            yield
-        except BaseException:
-            self.held.clear()
-            raise
-        finally:
-            self.depth -= 1
-        if not self.depth:
-            calls, self.held = self.held, []
-            submit(calls)
+    def group(self) -> AbstractContextManager[None]:
+        return self.holding.group()
 
     def send(self, buffer: torch.Tensor, peer: int, stream: Stream | None = None) -> None:
-        self.call(bindings.send, buffer.data_ptr(), buffer.numel(), BYTES, peer, self.raw, self.pointer(stream))
+        self.call(bindings.send, (buffer,), buffer.numel(), BYTES, peer, self.raw, self.pointer(stream))
 
     def recv(self, buffer: torch.Tensor, peer: int, stream: Stream | None = None) -> None:
-        self.call(bindings.recv, buffer.data_ptr(), buffer.numel(), BYTES, peer, self.raw, self.pointer(stream))
+        self.call(bindings.recv, (buffer,), buffer.numel(), BYTES, peer, self.raw, self.pointer(stream))
 
     def all_gather(self, output: torch.Tensor, input: torch.Tensor, stream: Stream | None = None) -> None:  # noqa: A002 - the protocol's name
-        pointers = input.data_ptr(), output.data_ptr()
-        self.call(bindings.all_gather, *pointers, input.numel(), BYTES, self.raw, self.pointer(stream))
+        self.call(bindings.all_gather, (input, output), input.numel(), BYTES, self.raw, self.pointer(stream))
 
     def broadcast(self, buffer: torch.Tensor, root: int, stream: Stream | None = None) -> None:
-        place = buffer.data_ptr()
-        self.call(bindings.broadcast, place, place, buffer.numel(), BYTES, root, self.raw, self.pointer(stream))
+        self.call(bindings.broadcast, (buffer, buffer), buffer.numel(), BYTES, root, self.raw, self.pointer(stream))
 
     def exchange(self, record: bytes) -> list[bytes]:
         with unmetered():
@@ -93,11 +80,9 @@ class NcclCommunicator:
     def abort(self) -> None:
         self.handle.abort()
 
-    def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        if self.depth:
-            self.held.append(lambda: function(*arguments))
-        else:
-            function(*arguments)
+    def call(self, function: Callable[..., None], buffers: tuple[torch.Tensor, ...], *arguments: Any) -> None:
+        """Make the call, or hold it back together with its buffers: nobody else keeps them until it is submitted."""
+        self.holding.take(lambda: function(*(buffer.data_ptr() for buffer in buffers), *arguments))
 
     def pointer(self, stream: Stream | None) -> int:
         return int((torch.cuda.current_stream(self.device) if stream is None else stream).cuda_stream)
@@ -111,7 +96,10 @@ class NcclCommunicator:
 
 
 def submit(calls: list[Callable[[], None]]) -> None:
-    """Make the calls as one NCCL group."""
+    """Make the calls, several as one NCCL group."""
+    if len(calls) == 1:
+        calls[0]()
+        return
     bindings.group_start()
     try:
         for call in calls:

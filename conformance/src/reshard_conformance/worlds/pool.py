@@ -126,7 +126,7 @@ class Pool:
 
     def exit_code(self, rank: int) -> int | None:
         process = self.processes[rank].process
-        process.join(1.0)
+        process.join(5.0)
         return process.exitcode
 
     def kill(self) -> None:

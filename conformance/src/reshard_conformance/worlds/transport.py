@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, Wor
 
 from reshard_conformance.contract import Stream
 from reshard_conformance.memory import unmetered
+from reshard_conformance.worlds.holding import Holding
 
 __all__ = ["GlooCommunicator"]
 
@@ -31,23 +32,12 @@ class GlooCommunicator:
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         self.store, self.rank, self.size, self.timeout = store, rank, size, timeout
         self.backend: Any = ProcessGroupGloo(store, rank, size, timeout)
-        self.held: list[Callable[[], Work]] = []
-        self.depth = self.splits = 0
+        self.holding: Holding[Callable[[], Work]] = Holding(submit)
+        self.splits = 0
         self.messages: Counter[tuple[str, int]] = Counter()
 
-    @contextmanager
-    def group(self) -> Iterator[None]:
-        self.depth += 1
-        try:
-            yield
-        except BaseException:
-            self.held.clear()
-            raise
-        finally:
-            self.depth -= 1
-        if not self.depth:
-            calls, self.held = self.held, []
-            self.submit(calls)
+    def group(self) -> AbstractContextManager[None]:
+        return self.holding.group()
 
     def send(self, buffer: torch.Tensor, peer: int, stream: Stream | None = None) -> None:
         self.call(lambda: self.alive().send([buffer], peer, self.tag("send", peer)), stream)
@@ -99,14 +89,7 @@ class GlooCommunicator:
         if stream is not None:
             raise ValueError(f"rank {self.rank}: a call on the CPU expects no stream, got {stream}")
         self.alive()
-        if self.depth:
-            self.held.append(call)
-        else:
-            self.submit([call])
-
-    def submit(self, calls: list[Callable[[], Work]]) -> None:
-        for work in [call() for call in calls]:
-            work.wait()
+        self.holding.take(call)
 
     def tag(self, op: str, peer: int) -> int:
         """The number of the message, which tells apart what a pair has in flight at once."""
@@ -114,8 +97,14 @@ class GlooCommunicator:
         return self.messages[op, peer] % TAGS
 
     def gather_rows(self, row: torch.Tensor) -> torch.Tensor:
-        if self.depth:
+        if self.holding.depth:
             raise RuntimeError(f"rank {self.rank}: exchange and split block the host, and cannot be part of a group()")
         rows = torch.empty(self.size * row.numel(), dtype=row.dtype)
         self.alive()._allgather_base(rows, row).wait()  # noqa: SLF001 - the flat form
         return rows.view(self.size, -1)
+
+
+def submit(calls: list[Callable[[], Work]]) -> None:
+    """Start all calls before waiting for any."""
+    for work in [call() for call in calls]:
+        work.wait()
