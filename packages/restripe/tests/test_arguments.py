@@ -17,7 +17,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from restripe import Item, Layout, Mesh, TensorRef
-from restripe.arguments import Given, Whole, check, check_memory, counted, known_shape, layouts, read
+from restripe.arguments import Given, Whole, check, check_memory, counted, known_shape, layouts, looks, read
 from restripe.errors import (
     AliasingError,
     DeviceError,
@@ -207,7 +207,8 @@ Requests = list[tuple[Whole, Given, Given]]
 def lie(requests: Requests, idle: tuple[int, ...] = ()) -> None:
     """Check where the tensors of a call lie; this rank moves nothing of the requests of these numbers."""
     check_memory(
-        requests,
+        [item for item, _, _ in requests],
+        [given.local for _, *sides in requests for given in sides],
         [
             (0, 0) if number in idle else (reach(src.local), reach(dst.local))
             for number, (_, src, dst) in enumerate(requests)
@@ -303,20 +304,18 @@ def test_items_are_one_where_all_that_they_say_is(change: dict[str, Any]) -> Non
 
 def test_tensors_that_are_bound_alike_look_alike() -> None:
     base = torch.zeros(4, 6)
-    assert given(base).look == given(torch.ones(4, 6)).look == given(torch.zeros(9, 6)[5:]).look
-    others: list[Given] = [
-        NONE,
-        given(base, (4, 6)),
-        given(base, None, torch.half),
-        given(torch.zeros(4, 7)),
-        given(torch.zeros(6, 4).t()),
-        given(torch.zeros(4, 6, dtype=torch.int32)),
-        given(torch.zeros(4, 6, device="meta")),
-        given(torch._neg_view(base)),
+    assert looks([base]) == looks([torch.ones(4, 6)]) == looks([torch.zeros(9, 6)[5:]])
+    others = [
+        None,
+        torch.zeros(4, 7),
+        torch.zeros(6, 4).t(),
+        torch.zeros(4, 6, dtype=torch.int32),
+        torch.zeros(4, 6, device="meta"),
+        torch._neg_view(base),
     ]
-    assert len({one.look for one in [given(base), *others]}) == len(others) + 1
+    assert len({looks([one]) for one in [base, *others]}) == len(others) + 1
     wave = torch.zeros(4, dtype=torch.complex64)
-    assert given(wave).look != given(wave.conj()).look
+    assert looks([wave]) != looks([wave.conj()])
 
 
 @pytest.mark.requirement("RS-LAYOUT-4", "RS-ERROR-2")

@@ -127,7 +127,8 @@ def bound(given: Submission) -> list[Rank]:
             for size in given.itemsizes
         ]
         lies: list[tuple[Geometry | None, Geometry | None]] = [(out, into) for out, into in places]
-        found.append(Rank(plans, lies, bind(plans, rounds(plans, given.itemsizes, given.budget), lies)))
+        program = bind(plans, rounds(plans, given.itemsizes, given.budget), lies, range(len(plans)))
+        found.append(Rank(plans, lies, program.rounds))
     return found
 
 
@@ -187,21 +188,20 @@ def play(steps: list[Round], world: list[Rank]) -> None:
 def fan_out(steps: list[Round], world: list[Rank]) -> None:
     """Each rank takes from the others' memories what it does not bring itself."""
     brought = {
-        (place, one.tensor): world[place].read(one.stripe if one.fan_out.kind is FanOutKind.ALL_GATHER else one.whole)
+        (place, one.split): world[place].read(one.stripe if one.fan_out.kind is FanOutKind.ALL_GATHER else one.whole)
         for place, step in enumerate(steps)
         for one in step.rebuilds
         if one.fan_out.kind is FanOutKind.ALL_GATHER or one.fan_out.index == 0
     }
     for rank, step in zip(world, steps, strict=True):
-        for tensor, fan, whole, stripe in step.rebuilds:
+        for split, fan, whole, stripe in step.rebuilds:
             members = fan.members if fan.kind is FanOutKind.ALL_GATHER else fan.members[:1]
             for index, member in enumerate(members):
                 size = whole.length // len(members)
                 part = whole._replace(offset=whole.offset + index * size, length=size)
-                if index == fan.index:
-                    assert fan.kind is FanOutKind.BROADCAST or part == stripe
-                else:
-                    rank.write(part, brought[member, tensor])
+                in_place = part == stripe or fan.kind is FanOutKind.BROADCAST
+                if index != fan.index or not in_place:
+                    rank.write(part, brought[member, split])
 
 
 PROPERTIES = settings(

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.distributed import _functional_collectives
 
-from restripe.binding import Buffer, Rebuild, Round, Span, View
+from restripe.arguments import addresses
+from restripe.binding import Buffer, Program, Rebuild, Round, Span, View
 from restripe.execution import execute
 from restripe.planning import FanOut, FanOutKind, Reason, plan
 
@@ -261,6 +262,10 @@ def wire(**more: Any) -> Any:
     return Wire(**more)
 
 
+def run(step: Round, tensors: list[torch.Tensor | None], base: Any, replicas: list[Any], stream: Any = None) -> None:
+    execute(Program([step], 3, makes=True), tensors, addresses(tensors), base, replicas, stream)
+
+
 FAN_OUT = FanOut(FanOutKind.ALL_GATHER, (0, 1), 1)
 TURN = Round(  # 3 columns of 2 rows are packed from memory 0, and 2 are unpacked to memory 1
     buffers=[Buffer(2, 5, 1)],
@@ -278,10 +283,10 @@ def test_a_round_packs_exchanges_unpacks_and_rebuilds(mode: type) -> None:
     src, dst = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8)
     base, replicas, stream = wire(), wire(), object()
     with mode():
-        execute([TURN], [src, dst], base, {0: replicas}, stream)
+        run(TURN, [src, dst], base, [replicas], stream)
     assert base.calls == [("group",), ("send", [1, 3, 5], 1, stream), ("recv", base.calls[2][1], 1, stream), ("end",)]
     assert dst.tolist() == [0, 0, 9, 0, 9, 0]
-    assert replicas.calls == [("all_gather", [0, 0, 9, 0], [9, 0], stream)]
+    assert replicas.calls == [("group",), ("all_gather", [0, 0, 9, 0], [9, 0], stream), ("end",)]
 
 
 def test_a_round_without_messages_submits_none_and_a_broadcast_comes_from_the_first_member() -> None:
@@ -293,23 +298,44 @@ def test_a_round_without_messages_submits_none_and_a_broadcast_comes_from_the_fi
         rebuilds=[Rebuild(0, fan_out, Span(1, 0, 6), Span(1, 3, 3))],
         finishes=[(View(1, 4, (), ()), View(0, 2, (), ()))],
     )
-    execute([step], [src, dst], base, {0: replicas})
+    run(step, [src, dst], base, [replicas])
     assert base.calls == []
-    assert replicas.calls == [("broadcast", [0, 0, 3, 0, 1, 0], 0, None)]
+    assert replicas.calls == [("group",), ("broadcast", [0, 0, 3, 0, 1, 0], 0, None), ("end",)]
     assert dst.tolist() == [0, 3, 1, 0, 2]
 
 
-def test_a_transport_that_takes_pointers_is_given_addresses_and_lengths() -> None:
+class Poster(Wire):
+    """A transport that takes addresses."""
+
+    def post(self, sends: Any, receives: Any, stream: Any = None) -> None:
+        self.calls.append(("post", sends, receives, stream))
+
+
+def test_a_transport_with_post_is_given_addresses_and_lengths() -> None:
     src, dst = torch.arange(9, dtype=torch.int16)[3:], torch.zeros(6, dtype=torch.int16)
-    base, replicas = wire(takes_pointers=True), wire()
-    step = replace(TURN, sends=[(Span(0, 2, 4), 1), (Span(2, 1, 2), 1)], packs=[], unpacks=[], receives=[])
-    execute([step], [src, dst], base, {0: replicas})
-    (_, first, *_), (_, staged, *_) = base.calls[1:3]
-    assert first == (src.data_ptr() + 2, 4)
-    assert staged[1] == 2
-    assert replicas.calls == [("all_gather", *[(dst.data_ptr() + at, n) for at, n in ((0, 4), (2, 2))], None)]
+    base: Any = Poster()
+    replicas, stream = wire(), object()
+    step = replace(
+        TURN, sends=[(Span(0, 2, 4), 1), (Span(2, 1, 2), 0)], packs=[], unpacks=[], receives=[(Span(1, 0, 2), 1)]
+    )
+    run(step, [src, dst], base, [replicas], stream)
+    ((name, (first, staged), received, on),) = base.calls
+    assert (name, on) == ("post", stream)
+    assert first == (src.data_ptr() + 2, 4, 1)
+    assert staged[1:] == (2, 0)
+    assert received == [(dst.data_ptr(), 2, 1)]
+    gathered = ("all_gather", *[(dst.data_ptr() + at, n) for at, n in ((0, 4), (2, 2))], stream)
+    assert replicas.calls == [("group",), gathered, ("end",)]
+
+
+def test_the_fan_outs_of_one_split_go_in_one_group() -> None:
+    dst = torch.zeros(8, dtype=torch.int8)
+    splits = wire(), wire()
+    rebuilds = [Rebuild(at // 2, FAN_OUT, Span(1, 2 * at, 2), Span(1, 2 * at + 1, 1)) for at in range(4)]
+    run(Round(rebuilds=rebuilds), [None, dst], wire(), list(splits))
+    assert [[name for name, *_ in one.calls] for one in splits] == [["group", "all_gather", "all_gather", "end"]] * 2
 
 
 def test_a_program_that_reaches_for_what_a_rank_has_not_is_refused() -> None:
     with pytest.raises(IndexError, match="memory 0 is not this rank's"):
-        execute([TURN], [None, torch.zeros(4, dtype=torch.int8)], wire(), {})
+        run(TURN, [None, torch.zeros(4, dtype=torch.int8)], wire(), [])

@@ -90,9 +90,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     bind = binding.bind
 
-    def counting(plans: Any, schedule: Any, geometries: Any) -> Any:
+    def counting(plans: Any, *others: Any) -> Any:
         counts.append(len(plans))
-        return bind(plans, schedule, geometries)
+        return bind(plans, *others)
 
     monkeypatch.setattr("restripe.call.bind", counting)
     return counts
@@ -645,7 +645,7 @@ def test_at_exit_every_group_is_released_whatever_fails() -> None:
 def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_mark(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tensors are held before anything is enqueued, so that a transport that fails halfway may read them still."""
+    """Tensors are held also where a transport fails halfway, since it may read them still; an exchange follows too."""
     log: list[Any] = []
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(module, "follow", lambda stream, marks: log.append(len(list(marks))))
@@ -664,7 +664,11 @@ def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_mar
         move.judge(0, src, dst)
 
     world.run(body)
-    assert log == [0, [4, 4], 1, [4, 4]]
+    assert log == [0, 0, [4, 4], 1, [4, 4]]
+    monkeypatch.setattr(module, "execute", broken)
+    with pytest.raises(OSError, match="the wire is cut"):
+        world.run(body)
+    assert log[5:] == [1, [4, 4]]
     log.clear()
     monkeypatch.setattr(module, "execute", broken)
     with pytest.raises(OSError, match="cut"):

@@ -17,7 +17,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from restripe.agreement import Terms
 from restripe.arguments import SIDES, Given, Item, Whole, about, check_ranks, counted, known_shape, layouts, read, sizes
-from restripe.call import STAGING_BYTES, Call, Check, Options, Request, at
+from restripe.call import STAGING_BYTES, Call, Check, Options, Told, at, faulty
 from restripe.errors import LayoutError, MissingTensorError, ReshardError
 from restripe.group import State, default_group, state, states
 from restripe.joining import Joined
@@ -119,18 +119,15 @@ def move(
     calls = state(group)
     how = calls.options(group, check)
     links = calls.links(group)
-    item: Whole | None = None
-    requests: list[Request] = []
-    fault: ReshardError | None = None
-    turn = 0
     try:
         given = read(src.tensor), read(dst.tensor)
         item = _whole(calls, src, dst, group, given, shape, dtype)
-        requests = [Request(item, *given)]
+        told = tuple([(one.shape, one.dtype) for one in given])
         turn = calls.calls % item.src.replicas
+        call = Call(item, (item,), [one.local for one in given], told, None, turn)
     except ReshardError as error:
-        fault = at(links.base.rank, error)
-    return Work(calls.run(links, Call(item, requests, fault, turn), how, stream))
+        call = faulty(None, links.base.rank, error)
+    return Work(calls.run(links, call, how, stream))
 
 
 def _whole(
@@ -219,7 +216,7 @@ class Resharder:
             told = _checked(told, links.base.size)
         except ReshardError as error:
             fault = at(links.base.rank, error)
-        whole = calls.prepare(links.base, fault, told, self._options, graph=graph)
+        whole = calls.prepare(links, fault, told, self._options, graph=graph)
         own = calls.twin(links) if graph else None
         self._twins += [own] if own is not None else []
         return Refit(self.group, whole, self._options, own)
@@ -259,6 +256,8 @@ class Refit:
         self.items = tuple(items)
         self.terms = Terms.of(items)
         self._group, self._options, self._own = group, options, own
+        self._calls = state(group)
+        self._names = [item.name for item in items]
 
     def run(self, src: Mapping[str, Any] | None, dst: Mapping[str, Any] | None, *, stream: Any = None) -> Work:
         """Move every item from `src` to `dst` in one submission; collective.
@@ -270,32 +269,38 @@ class Refit:
         Raises:
             ReshardError: as `reshard`; also MissingTensorError for a name that was not prepared.
         """
-        calls = state(self._group)
-        links = self._own if self._own is not None and self._own.live else calls.links(self._group)
-        requests: list[Request] = []
-        fault: ReshardError | None = None
+        links = self._own if self._own is not None and self._own.live else self._calls.links(self._group)
         try:
-            requests = self._requests(src or {}, dst or {})
+            tensors, told = self._given(src or {}, dst or {})
+            call = Call(self.terms, self.items, tensors, told, None, 0)
         except ReshardError as error:
-            fault = at(links.base.rank, error)
-        return Work(calls.run(links, Call(self.terms, requests, fault, 0), self._options, stream))
+            call = faulty(self.terms, links.base.rank, error)
+        return Work(self._calls.run(links, call, self._options, stream))
 
-    def _requests(self, src: Mapping[str, Any], dst: Mapping[str, Any]) -> list[Request]:
-        found, unread = [], len(src) + len(dst)
-        for item in self.items:
-            unread -= (item.name in src) + (item.name in dst)
-            found.append(Request(item, _side_of(item, src), _side_of(item, dst)))
-        if unread:
-            strangers = sorted({*src, *dst} - {item.name for item in self.items})
+    def _given(
+        self, src: Mapping[str, Any], dst: Mapping[str, Any]
+    ) -> tuple[list[torch.Tensor | None], tuple[Told, ...]]:
+        """Source and destination of each item, in turn, and what they tell beside."""
+        found: list[Any] = [None] * (2 * len(self._names))
+        found[::2], found[1::2] = map(src.get, self._names), map(dst.get, self._names)
+        if sum([one is not None for one in found]) != len(src) + len(dst):
+            self._known(src, dst)
+        if set(map(type, found)) <= _PLAIN:
+            return found, ()
+        given = [_read_as(self._names[number // 2], one) for number, one in enumerate(found)]
+        return [one.local for one in given], tuple([(one.shape, one.dtype) for one in given])
+
+    def _known(self, *sides: Mapping[str, Any]) -> None:
+        strangers = sorted({name for side in sides for name in side} - set(self._names))
+        if strangers:
             raise MissingTensorError(f"tensors {strangers} were not prepared; prepare every item that run is given")
-        return found
 
 
-def _side_of(item: Whole, tensors: Mapping[str, Any]) -> Given:
-    tensor = tensors.get(item.name)
-    if tensor is None or type(tensor) is torch.Tensor:
-        return read(tensor)
-    with about(f"item {item.name!r}"):
+_PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
+
+
+def _read_as(name: str, tensor: Any) -> Given:
+    with about(f"item {name!r}"):
         return read(tensor)
 
 

@@ -105,14 +105,20 @@ class Given(NamedTuple):
     dtype: torch.dtype | None
     local: torch.Tensor | None
 
-    @property
-    def look(self) -> tuple[Any, ...]:
-        """All that checking and binding read of it but where it lies: what is equal here is bound alike."""
-        local = self.local
-        if local is None:
-            return self.shape, self.dtype
-        lazy = local.is_conj(), local.is_neg()
-        return self.shape, self.dtype, local.shape, local.stride(), local.dtype, local.device, lazy
+
+def looks(tensors: Iterable[torch.Tensor | None]) -> tuple[Hashable, ...]:
+    """All that checking and binding read of local tensors but where they lie: what is equal here is bound alike."""
+    return tuple(
+        [
+            None if one is None else (one.shape, one.stride(), one.dtype, one.device, one.is_conj(), one.is_neg())
+            for one in tensors
+        ]
+    )
+
+
+def addresses(tensors: Iterable[torch.Tensor | None]) -> list[int | None]:
+    """Where the first element of each tensor lies."""
+    return [None if one is None else one.data_ptr() for one in tensors]
 
 
 SIDES = ("source", "destination")
@@ -255,17 +261,20 @@ def _check_shapes(item: Whole, side: str, given: Given, region: Region | None) -
         )
 
 
-def check_memory(requests: Sequence[tuple[Whole, Given, Given]], reaches: Sequence[tuple[int, int]]) -> None:
+def check_memory(
+    items: Sequence[Whole], tensors: Sequence[torch.Tensor | None], reaches: Sequence[tuple[int, int]]
+) -> None:
     """Refuse tensors of one call of which a destination shares elements with another.
 
     Args:
-        reaches: the bytes that each request's source and destination span; 0 where this rank touches none of them.
+        tensors: source and destination of each item, in turn.
+        reaches: the bytes that each item's source and destination span; 0 where this rank touches none of them.
     """
     spans = [
-        (given.local.data_ptr(), length, side, item.name, given.local)
-        for (item, *sides), reach in zip(requests, reaches, strict=True)
-        for side, given, length in zip(SIDES, sides, reach, strict=True)
-        if length and given.local is not None
+        (local.data_ptr(), length, side, item.name, local)
+        for item, *sides, reach in zip(items, tensors[::2], tensors[1::2], reaches, strict=True)
+        for side, local, length in zip(SIDES, sides, reach, strict=True)
+        if length and local is not None
     ]
     if len(spans) < 2 or not any(span[2] == "destination" for span in spans):
         return

@@ -10,10 +10,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, product
+from operator import attrgetter
 from typing import NamedTuple
 
 from restripe.cuts import Intervals, Region
-from restripe.planning import FanOut, Part, RankPlan
+from restripe.planning import FanOut, FanOutKind, Part, RankPlan
 
 Sizes = tuple[int, ...]
 
@@ -74,9 +75,9 @@ class Buffer(NamedTuple):
 
 
 class Rebuild(NamedTuple):
-    """The fan-out of one tensor: this rank's whole destination, and its stripe of it."""
+    """The fan-out of one tensor: its split's number, this rank's whole destination, and its stripe, here or in the source."""
 
-    tensor: int
+    split: int
     fan_out: FanOut
     whole: Span
     stripe: Span
@@ -97,6 +98,14 @@ class Round:
     rebuilds: list[Rebuild] = field(default_factory=list)
     finishes: list[Copy] = field(default_factory=list)
     drops: list[int] = field(default_factory=list)
+
+
+class Program(NamedTuple):
+    """A submission's rounds, how many memories they know, and whether they make tensors: buffers, or views to copy."""
+
+    rounds: list[Round]
+    memories: int
+    makes: bool
 
 
 class Shard(NamedTuple):
@@ -125,16 +134,26 @@ def bind(
     plans: Sequence[RankPlan],
     schedule: Sequence[Sequence[Part]],
     geometries: Sequence[tuple[Geometry | None, Geometry | None]],
-) -> list[Round]:
-    """The rounds of a submission: one plan and one (source, destination) geometry a tensor."""
-    return list(_Binder(plans, geometries).rounds(schedule))
+    splits: Sequence[int],
+) -> Program:
+    """The program of a submission: one plan, one (source, destination) geometry and one split's number a tensor.
+
+    A round's rebuilds are sorted by split, an order that all ranks share.
+    """
+    binder = _Binder(plans, geometries, splits)
+    rounds = list(binder.rounds(schedule))
+    makes = any(step.buffers or step.packs or step.unpacks or step.finishes for step in rounds)
+    return Program(rounds, binder.memories, makes)
 
 
 class _Binder:
     def __init__(
-        self, plans: Sequence[RankPlan], geometries: Sequence[tuple[Geometry | None, Geometry | None]]
+        self,
+        plans: Sequence[RankPlan],
+        geometries: Sequence[tuple[Geometry | None, Geometry | None]],
+        splits: Sequence[int],
     ) -> None:
-        self.plans, self.geometries = plans, geometries
+        self.plans, self.geometries, self.splits = plans, geometries, splits
         self.destinations: dict[int, Shard] = {}
         self.callers: dict[int, Shard] = {}
         self.memories = 2 * len(plans)
@@ -150,12 +169,14 @@ class _Binder:
                 self.round.buffers.append(Buffer(memory, elements, itemsize))
                 self.round.drops.append(memory)
             self.round.packs, self.round.unpacks = merged(self.round.packs), merged(self.round.unpacks)
+            self.round.rebuilds.sort(key=attrgetter("split"))
             yield self.round
 
     def _part(self, part: Part) -> None:
         plan = self.plans[part.tensor]
         src, dst = self._source(part.tensor), self._destination(part)
-        if src is not None and dst is not None and part.first:
+        given = self._given(part, src, dst)
+        if src is not None and dst is not None and part.first and given is None:
             for region in plan.copies:
                 self.round.packs += zip(dst.views(region), src.views(region), strict=True)
         if src is not None:
@@ -165,7 +186,7 @@ class _Binder:
             for message in part.of(plan.receives):
                 self.round.receives.append((self._land(dst, message.region), message.peer))
             if part.last:
-                self._complete(part.tensor, dst)
+                self._complete(part.tensor, dst, given)
 
     def _source(self, tensor: int) -> Shard | None:
         plan, (geometry, _) = self.plans[tensor], self.geometries[tensor]
@@ -215,14 +236,23 @@ class _Binder:
         self.staged[itemsize] = memory, end
         return Span(memory, start * itemsize, (end - start) * itemsize), places
 
-    def _complete(self, tensor: int, dst: Shard) -> None:
+    def _given(self, part: Part, src: Shard | None, dst: Shard | None) -> Span | None:
+        """The stripe as the source holds it, where an all-gather can read it from there: all of it, in one piece."""
+        plan = self.plans[part.tensor]
+        gathers = plan.fan_out is not None and plan.fan_out.kind is FanOutKind.ALL_GATHER
+        if src is None or dst is None or not gathers or plan.receives or len(plan.copies) != 1:
+            return None
+        return _span(list(src.views(plan.copies[0])), src.geometry.itemsize)
+
+    def _complete(self, tensor: int, dst: Shard, given: Span | None) -> None:
         """Rebuild the rest of the destination from its replicas, then hand it to the caller's tensor."""
         fan_out, size = self.plans[tensor].fan_out, dst.geometry.extent
         if fan_out is None:
             return
         stripe = size // len(fan_out.members)
         whole = Span(dst.memory, 0, size)
-        self.round.rebuilds.append(Rebuild(tensor, fan_out, whole, Span(dst.memory, stripe * fan_out.index, stripe)))
+        mine = given or Span(dst.memory, stripe * fan_out.index, stripe)
+        self.round.rebuilds.append(Rebuild(self.splits[tensor], fan_out, whole, mine))
         caller = self.callers.get(tensor)
         if caller is not None:
             self.round.finishes += zip(caller.views(caller.region), dst.views(dst.region), strict=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import torch
 
 from restripe.arguments import Given, Whole, check, check_memory
-from restripe.binding import Round, bind
+from restripe.binding import Program, bind
 from restripe.comm import Communicator
 from restripe.errors import PRECEDENCE, LayoutError, ReshardError
 from restripe.layout import Layout
@@ -20,26 +20,35 @@ Check = Literal["first", "always", "off"]
 STAGING_BYTES = 256 * 2**20
 
 
-class Request(NamedTuple):
-    """One tensor of a call, with what this rank passes for it."""
-
-    item: Whole
-    src: Given
-    dst: Given
+Told = tuple[tuple[int, ...] | None, torch.dtype | None]
 
 
 class Call(NamedTuple):
     """What one call asks for.
 
-    `key` stands for it among the agreements; None where a fault leaves it unknown. `requests` has one a tensor, in the same
-    order on every rank. `fault` is what reading the arguments raised, if anything: it is raised after the exchange. `turn`
-    is the first tensor's; see `plan`.
+    `key` stands for it among the agreements; None where a fault leaves it unknown. `items` are in the same order on every rank.
+    `tensors` has this rank's local tensors, source and destination of each item in turn; `told` the shape and dtype that each
+    one's reference tells, none at all where tensors are passed as they are. `fault` is what reading the arguments raised, if
+    anything: it is raised after the exchange. `turn` is the first item's; see `plan`.
     """
 
-    key: Hashable
-    requests: Sequence[Request]
+    key: Hashable | None
+    items: Sequence[Whole]
+    tensors: Sequence[torch.Tensor | None]
+    told: tuple[Told, ...]
     fault: ReshardError | None
     turn: int
+
+    def sides(self) -> Iterator[tuple[Whole, Given, Given]]:
+        """Each item with what this rank passes for it."""
+        told = self.told or ((None, None),) * len(self.tensors)
+        given = [Given(*one, local) for one, local in zip(told, self.tensors, strict=True)]
+        return zip(self.items, given[::2], given[1::2], strict=True)
+
+
+def faulty(key: Hashable | None, rank: int, error: ReshardError) -> Call:
+    """A call whose arguments could not be read."""
+    return Call(key, (), (), (), at(rank, error), 0)
 
 
 @dataclass(frozen=True)
@@ -59,33 +68,34 @@ class Options:
 Pair = tuple[Layout, Layout, tuple[int, ...]]
 
 
-class Bound(NamedTuple):
+@dataclass
+class Bound:
     """What a warm call needs, for tensors of one geometry.
 
-    `program` is what to run, `replicated` the layouts whose replicas are split, by tensor; `reaches` has the bytes that each
-    tensor's source and destination span, 0 where this rank reads and writes none of them; `lazy` says that some destination
-    is a conj or neg view, for which another tensor stands in. `pairs` has the keys of the plans that it came from.
+    `program` is what to run, `splits` the layouts whose replicas are split, each once; `reaches` has the bytes that each item's
+    source and destination span, 0 where this rank reads and writes none of them; `lazy` says that some tensor is a conj or neg
+    view, for which another one stands in; `pairs` has the keys of the plans that it came from. `apart` is where the tensors lay
+    when they were last found to share nothing.
     """
 
-    program: list[Round]
-    pairs: list[Pair]
-    replicated: dict[int, Layout]
+    program: Program
+    splits: list[Layout]
     reaches: list[tuple[int, int]]
     lazy: bool
+    pairs: list[Pair]
+    apart: list[int | None]
 
 
-def fault_in(
-    requests: Sequence[Request], plans: Sequence[RankPlan], bound: Bound | None, communicator: Communicator
-) -> ReshardError | None:
-    """The first fault of the table that this rank sees in what it passes; of what is bound, only the place can be new."""
+def fault_in(call: Call, plans: Sequence[RankPlan], communicator: Communicator) -> ReshardError | None:
+    """The first fault of the table that this rank sees in what it passes."""
     faults: list[ReshardError] = []
-    for (item, src, dst), planned in zip(requests, plans, strict=False):
+    for (item, src, dst), planned in zip(call.sides(), plans, strict=False):
         try:
             check(item, planned, communicator.rank, communicator.device, src, dst)
         except ReshardError as error:
             faults.append(error)
     try:
-        check_memory(requests, _reaches(requests, plans) if bound is None else bound.reaches)
+        check_memory(call.items, call.tensors, _reaches(call.tensors, plans))
     except ReshardError as error:
         faults.append(error)
     if not faults:
@@ -93,25 +103,42 @@ def fault_in(
     return at(communicator.rank, min(faults, key=lambda fault: PRECEDENCE.index(type(fault))))
 
 
-def bound_to(
-    requests: Sequence[Request],
-    plans: Sequence[RankPlan],
-    tensors: Sequence[torch.Tensor | None],
-    staging_bytes: int,
-) -> Bound:
-    """The requests bound to tensors: source and destination of each, in turn, or what stands in for them."""
-    schedule = rounds(plans, [request.item.dtype.itemsize for request in requests], staging_bytes)
+def overlap(call: Call, reaches: Sequence[tuple[int, int]], rank: int) -> ReshardError | None:
+    """The fault that some destination shares elements with another tensor, if it does."""
+    try:
+        check_memory(call.items, call.tensors, reaches)
+    except ReshardError as error:
+        return at(rank, error)
+    return None
+
+
+def bound_to(call: Call, plans: Sequence[RankPlan], staging_bytes: int) -> Bound:
+    """The call bound to its tensors."""
+    schedule = rounds(plans, [item.dtype.itemsize for item in call.items], staging_bytes)
+    tensors = stand_ins(call.tensors)
     lies = [None if tensor is None else geometry(tensor) for tensor in tensors]
-    program = bind(plans, schedule, list(zip(lies[::2], lies[1::2], strict=True)))
-    # Whether a call splits depends on meshes and placements alone.
-    replicated = {
-        place: request.item.dst
-        for place, (request, plan) in enumerate(zip(requests, plans, strict=True))
-        if request.item.dst.replicas > 1 and plan.reason is not Reason.LOCAL
-    }
-    lazy = any(request.dst.local is not tensor for request, tensor in zip(requests, tensors[1::2], strict=True))
-    pairs = list(dict.fromkeys(pair_of(request.item) for request in requests))
-    return Bound(program, pairs, replicated, _reaches(requests, plans), lazy)
+    splits, seats = _splits(call.items, plans)
+    program = bind(plans, schedule, list(zip(lies[::2], lies[1::2], strict=True)), seats)
+    lazy = any(one is not other for one, other in zip(tensors, call.tensors, strict=True))
+    pairs = list(dict.fromkeys(map(pair_of, call.items)))
+    return Bound(program, splits, _reaches(call.tensors, plans), lazy, pairs, [])
+
+
+def _splits(items: Sequence[Whole], plans: Sequence[RankPlan]) -> tuple[list[Layout], list[int]]:
+    """The layouts whose replicas are split, in the order that all ranks share, and the number of each item's among them.
+
+    Whether a call splits depends on meshes and placements alone.
+    """
+    numbers: dict[Hashable, int] = {}
+    found: list[Layout] = []
+    seats = []
+    for item, plan in zip(items, plans, strict=True):
+        key = (item.dst.mesh, item.dst.replicating)
+        if item.dst.replicas > 1 and plan.reason is not Reason.LOCAL and key not in numbers:
+            numbers[key] = len(found)
+            found.append(item.dst)
+        seats.append(numbers.get(key, -1))
+    return found, seats
 
 
 def pair_of(item: Whole) -> Pair:
@@ -119,15 +146,18 @@ def pair_of(item: Whole) -> Pair:
     return item.src, item.dst, item.shape
 
 
-def stand_ins(src: torch.Tensor | None, dst: torch.Tensor | None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """What is read and written for a source and a destination, where there is one."""
-    return src if src is None else readable(src), dst if dst is None else writable(dst)
+def stand_ins(tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """What is read and written for sources and destinations, in turn."""
+    found = list(tensors)
+    found[::2] = [one if one is None else readable(one) for one in tensors[::2]]
+    found[1::2] = [one if one is None else writable(one) for one in tensors[1::2]]
+    return found
 
 
-def _reaches(requests: Sequence[Request], plans: Sequence[RankPlan]) -> list[tuple[int, int]]:
+def _reaches(tensors: Sequence[torch.Tensor | None], plans: Sequence[RankPlan]) -> list[tuple[int, int]]:
     return [
-        (_reach(src.local, moves=not plan.idle), _reach(dst.local, moves=not plan.idle))
-        for (_, src, dst), plan in zip(requests, plans, strict=True)
+        (_reach(src, moves=not plan.idle), _reach(dst, moves=not plan.idle))
+        for src, dst, plan in zip(tensors[::2], tensors[1::2], plans, strict=True)
     ]
 
 

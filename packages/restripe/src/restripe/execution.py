@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import torch
 
-from restripe.binding import Copy, Round, Span
+from restripe.binding import Copy, Program, Round, Span
 from restripe.comm import Communicator
 from restripe.planning import FanOutKind
 from restripe.staging import Memory, allocate
@@ -16,9 +18,10 @@ from restripe.staging import Memory, allocate
 class _Memories:
     """The memories of one run by number: locals as they are first needed, buffers while their round lasts."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor | None], device: torch.device) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor | None], starts: list[Any], device: torch.device) -> None:
         self._tensors, self._device = tensors, device
         self._known: dict[int, Memory] = {}
+        self.starts = starts
 
     def __getitem__(self, number: int) -> Memory:
         memory = self._known.get(number)
@@ -35,13 +38,12 @@ class _Memories:
 
     def raw(self, span: Span) -> tuple[int, int]:
         """The address and length of a span, for a transport that takes them: a tensor would cost more than the call."""
-        tensor = self._tensors[span.memory] if span.memory < len(self._tensors) else None
-        start = self[span.memory].address if tensor is None else tensor.data_ptr()
-        return start + span.offset, span.length
+        return self.starts[span.memory] + span.offset, span.length
 
     def begin(self, step: Round) -> None:
         for buffer in step.buffers:
-            self._known[buffer.memory] = allocate(buffer, self._device)
+            memory = self._known[buffer.memory] = allocate(buffer, self._device)
+            self.starts[buffer.memory] = memory.address
 
     def end(self, step: Round) -> None:
         for number in step.drops:
@@ -49,47 +51,81 @@ class _Memories:
 
 
 def execute(
-    program: Sequence[Round],
+    program: Program,
     tensors: Sequence[torch.Tensor | None],
+    starts: Sequence[int | None],
     communicator: Communicator,
-    replicas: Mapping[int, Communicator],
+    replicas: Sequence[Communicator | None],
     stream: Any = None,
 ) -> None:
     """Run a program on local tensors; every rank of the communicator runs its own of the same submission.
 
     Args:
         tensors: source and destination of each tensor, in turn; None where this rank has none.
-        replicas: by tensor, the communicator of this rank's replica group.
+        starts: where their first elements lie.
+        replicas: by split, the communicator of this rank's replica group, where it is in one.
     """
-    memories = _Memories(tensors, communicator.device)
-    at: Callable[[Span], Any] = memories.raw if getattr(communicator, "takes_pointers", False) else memories.at
-    with torch.inference_mode(False):  # a transport may write to a buffer from elsewhere, where no mode is entered
-        for step in program:
-            memories.begin(step)
-            _copy(step.packs, memories)
-            _exchange(step, at, communicator, stream)
-            _copy(step.unpacks, memories)
-            _rebuild(step, at, replicas, stream)
-            _copy(step.finishes, memories)
-            memories.end(step)
-
-
-def _exchange(step: Round, at: Callable[[Span], Any], communicator: Communicator, stream: Any) -> None:
-    if not step.sends and not step.receives:
+    memories = _Memories(tensors, [*starts, *[None] * (program.memories - len(starts))], communicator.device)
+    post = getattr(communicator, "post", None)
+    if post is not None and not program.makes:
+        _run(program, memories, communicator, replicas, post, stream)
         return
+    with torch.inference_mode(
+        False
+    ):  # a transport may write to a tensor made here from elsewhere, where no mode is entered
+        _run(program, memories, communicator, replicas, post, stream)
+
+
+def _run(
+    program: Program,
+    memories: _Memories,
+    communicator: Communicator,
+    replicas: Sequence[Communicator | None],
+    post: Callable[..., None] | None,
+    stream: Any,
+) -> None:
+    for step in program.rounds:
+        memories.begin(step)
+        _copy(step.packs, memories)
+        if step.sends or step.receives:
+            if post is None:
+                _exchange(step, memories, communicator, stream)
+            else:
+                _post(step, memories.starts, post, stream)
+        _copy(step.unpacks, memories)
+        if step.rebuilds:
+            _rebuild(step, memories.at if post is None else memories.raw, replicas, stream)
+        _copy(step.finishes, memories)
+        memories.end(step)
+
+
+def _exchange(step: Round, memories: _Memories, communicator: Communicator, stream: Any) -> None:
     with communicator.group():
         for span, peer in step.sends:
-            communicator.send(at(span), peer, stream)
+            communicator.send(memories.at(span), peer, stream)
         for span, peer in step.receives:
-            communicator.recv(at(span), peer, stream)
+            communicator.recv(memories.at(span), peer, stream)
 
 
-def _rebuild(step: Round, at: Callable[[Span], Any], replicas: Mapping[int, Communicator], stream: Any) -> None:
-    for tensor, fan_out, whole, stripe in step.rebuilds:
-        if fan_out.kind is FanOutKind.ALL_GATHER:
-            replicas[tensor].all_gather(at(whole), at(stripe), stream)
-        else:
-            replicas[tensor].broadcast(at(whole), 0, stream)
+def _post(step: Round, starts: Sequence[int], post: Callable[..., None], stream: Any) -> None:
+    """The same for a transport that takes addresses, in one call."""
+    sends = [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.sends]
+    receives = [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.receives]
+    post(sends, receives, stream)
+
+
+def _rebuild(step: Round, at: Callable[[Span], Any], replicas: Sequence[Communicator | None], stream: Any) -> None:
+    """The fan-outs, those of one split in one group."""
+    for split, rebuilds in groupby(step.rebuilds, attrgetter("split")):
+        members = replicas[split]
+        if members is None:
+            raise RuntimeError("a rank with a stripe has to be in a replica group")
+        with members.group():
+            for _, fan_out, whole, stripe in rebuilds:
+                if fan_out.kind is FanOutKind.ALL_GATHER:
+                    members.all_gather(at(whole), at(stripe), stream)
+                else:
+                    members.broadcast(at(whole), 0, stream)
 
 
 def _copy(copies: Sequence[Copy], memories: _Memories) -> None:

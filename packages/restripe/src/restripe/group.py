@@ -20,9 +20,8 @@ import torch
 import torch.distributed as dist
 
 from restripe import agreement, comm
-from restripe.arguments import Item, Whole
-from restripe.call import Bound, Call, Check, Options, Pair, Request, bound_to, fault_in, pair_of, stand_ins
-from restripe.comm import Communicator
+from restripe.arguments import Item, Whole, addresses, looks
+from restripe.call import Bound, Call, Check, Options, Pair, bound_to, fault_in, overlap, pair_of, stand_ins
 from restripe.errors import CaptureError, LayoutError, ReshardError
 from restripe.execution import execute
 from restripe.links import Links
@@ -58,6 +57,7 @@ class State:
         self.wholes: Recent[Hashable, Whole] = Recent(PLANS)
         self._plans: Recent[Pair, dict[int, RankPlan]] = Recent(PLANS)
         self._bound: Recent[Hashable, dict[int, Bound]] = Recent(PLANS)
+        self._last: tuple[Hashable, int, Bound | None] = (None, 0, None)
 
     def options(self, group: Any, check: Check | None) -> Options:
         """How a call is made: with the check mode given, or the group's `check`, or what RESTRIPE_CHECK said at first use."""
@@ -84,12 +84,7 @@ class State:
         return self._links
 
     def agree(
-        self,
-        communicator: Communicator,
-        key: Hashable,
-        fault: ReshardError | None,
-        requests: Sequence[Request],
-        options: Options,
+        self, links: Links, key: Hashable, fault: ReshardError | None, items: Sequence[Whole], options: Options
     ) -> None:
         """Raise this call's fault: on every rank where the call exchanges a record, else on the rank that holds it.
 
@@ -97,25 +92,17 @@ class State:
         """
         fresh = not self._agreed if key is None else key not in self._agreed
         if options.check == "always" or (options.check == "first" and fresh):
-            self._exchange(
-                communicator, fault, agreement.Terms.of([request.item for request in requests]).told(), options
-            )
+            self._exchange(links, fault, agreement.Terms.of(items).told(), options)
             self._agreed.add(key)
         elif fault is not None:
             raise fault
 
     def prepare(
-        self,
-        communicator: Communicator,
-        fault: ReshardError | None,
-        items: Sequence[Item],
-        options: Options,
-        *,
-        graph: bool,
+        self, links: Links, fault: ReshardError | None, items: Sequence[Item], options: Options, *, graph: bool
     ) -> list[Whole]:
         """Every rank's items as one list, on which the ranks agree from then on."""
         self.calls += 1
-        whole = agreement.merge(self._exchange(communicator, fault, agreement.describe(items, graph=graph), options))
+        whole = agreement.merge(self._exchange(links, fault, agreement.describe(items, graph=graph), options))
         self._agreed.add(agreement.Terms.of(whole))
         return whole
 
@@ -126,14 +113,16 @@ class State:
         return self._twins[-1]
 
     def _exchange(
-        self, communicator: Communicator, fault: ReshardError | None, what: dict[str, Any], options: Options
+        self, links: Links, fault: ReshardError | None, what: dict[str, Any], options: Options
     ) -> list[dict[str, Any]]:
         record = agreement.record(fault, what, self.calls, options.staging_bytes)
-        return agreement.compare(self._gather(communicator, record))
+        return agreement.compare(self._gather(links, record))
 
-    def _gather(self, communicator: Communicator, record: bytes) -> list[bytes]:
+    def _gather(self, links: Links, record: bytes) -> list[bytes]:
         with self._tearing():
-            return communicator.exchange(record)
+            if links.streams is not None:
+                follow(links.streams.current(), _marks())
+            return links.base.exchange(record)
 
     @contextmanager
     def _tearing(self) -> Iterator[None]:
@@ -152,46 +141,77 @@ class State:
             return self._run(links, call, options, stream)
 
     def _run(self, links: Links, call: Call, options: Options, stream: Any) -> Mark | None:
-        communicator, requests = links.base, call.requests
         self.calls += 1
-        looks = tuple([(src.look, dst.look) for _, src, dst in requests])
-        key = call.key, options.staging_bytes, looks
-        turns = self._bound.get(key) if call.fault is None else None
-        bound = None if turns is None else turns.get(call.turn)
+        key = call.key, options.staging_bytes, call.told, looks(call.tensors)
+        starts = addresses(call.tensors)
+        bound = None if call.fault is not None else self._warm(key, call.turn)
         recorded = links.streams is not None and torch.cuda.is_current_stream_capturing()
         if recorded:
             self._capturable(links, call, bound)
             options = replace(options, check="off")  # agreed on when it was warmed
-        plans: list[RankPlan] = []
         if bound is None:
-            plans = [self._plan(one.item, communicator.rank, call.turn + n) for n, one in enumerate(requests)]
+            bound = self._bind(links, call, options)
+            self._bound.made(key, dict)[call.turn] = bound
         else:
-            for pair in bound.pairs:
-                self._plans.get(pair)  # it is used
-        fault = call.fault or fault_in(requests, plans, bound, communicator)
-        self.agree(communicator, call.key, fault, requests, options)
+            self._again(links, call, bound, starts, options)
+        bound.apart = starts
+        self._last = key, call.turn, bound
+        if links.streams is None:
+            self._move(links, call, bound, stream)
+            return None
+        stream = links.streams.current()
+        if recorded:
+            self._move(links, call, bound, stream)
+            return None
+        follow(stream, _marks())
         try:
-            tensors = [tensor for _, src, dst in requests for tensor in stand_ins(src.local, dst.local)]
-            if bound is None:
-                bound = bound_to(requests, plans, tensors, options.staging_bytes)
-                self._bound.made(key, dict)[call.turn] = bound
-            if links.streams is not None:
-                stream = links.streams.current()
-                if not recorded:
-                    follow(stream, _marks())
-                    hold(tensors, stream)
-            split = {place: links.replicas(dst) for place, dst in bound.replicated.items()}
-            replicas = {place: group for place, group in split.items() if group is not None}
-            execute(bound.program, tensors, communicator, replicas, stream)
-            for request, tensor in zip(requests, tensors[1::2], strict=True) if bound.lazy else ():
-                hand_back(request.dst.local, tensor)
+            self._move(links, call, bound, stream)
+        finally:
+            hold(call.tensors, stream)
+        self.mark = Mark(stream)
+        return self.mark
+
+    def _warm(self, key: Hashable, turn: int) -> Bound | None:
+        """What the call was bound to before; the last one is asked first, since hashing a long submission takes time."""
+        last, its_turn, bound = self._last
+        if turn == its_turn and key == last:
+            return bound
+        turns = self._bound.get(key)
+        bound = None if turns is None else turns.get(turn)
+        for pair in () if bound is None else bound.pairs:
+            self._plans.get(pair)  # it is used
+        return bound
+
+    def _bind(self, links: Links, call: Call, options: Options) -> Bound:
+        """The first call with such tensors: plan, check, agree and bind."""
+        base = links.base
+        plans = (
+            []
+            if call.key is None
+            else [self._plan(item, base.rank, call.turn + n) for n, item in enumerate(call.items)]
+        )
+        self.agree(links, call.key, call.fault or fault_in(call, plans, base), call.items, options)
+        with self._tearing():
+            return bound_to(call, plans, options.staging_bytes)
+
+    def _again(self, links: Links, call: Call, bound: Bound, starts: list[int | None], options: Options) -> None:
+        """A later call with such tensors: only where they lie can be at fault."""
+        fault = None if starts == bound.apart else overlap(call, bound.reaches, links.base.rank)
+        self.agree(links, call.key, fault, call.items, options)
+
+    def _move(self, links: Links, call: Call, bound: Bound, stream: Any) -> None:
+        tensors, starts = call.tensors, bound.apart
+        try:
+            replicas = [links.replicas(layout) for layout in bound.splits]
+            if bound.lazy:
+                tensors = stand_ins(tensors)
+                starts = addresses(tensors)
+            execute(bound.program, tensors, starts, links.base, replicas, stream)
+            for caller, written in zip(call.tensors[1::2], tensors[1::2], strict=True) if bound.lazy else ():
+                hand_back(caller, written)
         except BaseException:
             self.torn = True
             raise
-        if links.streams is None or recorded:
-            return None
-        self.mark = Mark(stream)
-        return self.mark
 
     def _capturable(self, links: Links, call: Call, bound: Bound | None) -> None:
         """Refuse to be recorded in a CUDA graph where that would need what cannot be recorded, or could be shared."""
@@ -200,7 +220,7 @@ class State:
                 f"rank {links.base.rank}: a CUDA graph needs communicators of its own: prepare the items with graph=True, "
                 "run the refit once, then capture it"
             )
-        if call.fault is None and (bound is None or not all(links.known(dst) for dst in bound.replicated.values())):
+        if call.fault is None and (bound is None or not all(map(links.known, bound.splits))):
             raise CaptureError(
                 f"rank {links.base.rank}: the refit is cold: run it once outside the capture with tensors of the same sizes "
                 "and strides, then capture it"
@@ -225,7 +245,7 @@ class State:
         used = next((twin for twin in twins if twin.live), None) if self._links is None else self._links
         if used is not None and not self.torn:
             self.calls += 1
-            agreement.compare(self._gather(used.base, agreement.CLEAR))
+            agreement.compare(self._gather(used, agreement.CLEAR))
         self._release(twins)
 
     def abort(self, twins: Iterable[Links] | None = None) -> None:
@@ -245,6 +265,7 @@ class State:
         self._twins = [one for one in self._twins if one not in ending]
         for table in (self._agreed, self.wholes, self._plans, self._bound):
             table.clear()
+        self._last = (None, 0, None)
         release_links(reversed(ending), waiting=not torn)
 
 
@@ -256,15 +277,20 @@ _lock = threading.Lock()
 
 def state(group: Any) -> State:
     """The group's state, made at its first use."""
-    release()
+    if _orphans:
+        release()
+    try:
+        return _states.get(group) or _made(group)
+    except TypeError as error:
+        raise LayoutError(
+            f"expected a torch process group or an object with a .communicator, got {type(group).__name__}; "
+            "it must be hashable and allow weak references"
+        ) from error
+
+
+def _made(group: Any) -> State:
     with _lock:
-        try:
-            found = _states.get(group)
-        except TypeError as error:
-            raise LayoutError(
-                f"expected a torch process group or an object with a .communicator, got {type(group).__name__}; "
-                "it must be hashable and allow weak references"
-            ) from error
+        found = _states.get(group)
         if found is None:
             found = _states[group] = State(next(_numbers))
             if not found.number:
@@ -300,7 +326,7 @@ def states() -> list[State]:
 
 
 def _marks() -> list[Mark]:
-    """Where the groups' last submissions end."""
+    """Where the groups' last submissions end; one group alone has nobody to wait for but itself."""
     with _lock:
         return [found.mark for found in _states.values() if found.mark is not None]
 

@@ -5,7 +5,7 @@ This is the only module that imports nccl4py, and it is imported when a group fi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import Store
 
 _BYTES = 1  # ncclUint8
 Buffer = torch.Tensor | tuple[int, int]
+Messages = Sequence[tuple[int, int, int]]
 
 
 def _raw(buffer: Buffer) -> tuple[int, int]:
@@ -28,8 +29,6 @@ class NcclCommunicator:
     Args:
         handle: nccl4py's communicator.
     """
-
-    takes_pointers = True
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -61,6 +60,18 @@ class NcclCommunicator:
         try:
             for call, arguments in queue:
                 call(*arguments)
+        finally:
+            bindings.group_end()
+
+    def post(self, sends: Messages, receives: Messages, stream: Any = None) -> None:
+        """Submit messages together: (address, length in bytes, peer) each."""
+        send, recv, comm, handle = bindings.send, bindings.recv, self._comm, self._handle_of(stream)
+        bindings.group_start()
+        try:
+            for address, length, peer in sends:
+                send(address, length, _BYTES, peer, comm, handle)
+            for address, length, peer in receives:
+                recv(address, length, _BYTES, peer, comm, handle)
         finally:
             bindings.group_end()
 

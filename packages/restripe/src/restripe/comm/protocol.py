@@ -14,7 +14,8 @@ class Communicator(Protocol):
     Buffers are flat, contiguous, nonempty uint8 tensors on `device`. `stream` is the CUDA stream to enqueue on, None on the
     CPU. A CPU transport has completed everything for this rank when the call, or the surrounding `group()`, ends.
 
-    A transport whose `takes_pointers` is true is given (address, length in bytes) in place of buffers; NCCL's is one.
+    A transport with a `post(sends, receives, stream)` is given addresses: lists of (address, length in bytes, peer) that it
+    submits together, and for collectives (address, length) in place of a buffer. NCCL's is one.
     """
 
     @property
