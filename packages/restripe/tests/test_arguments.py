@@ -98,10 +98,10 @@ def test_an_item_refuses_negative_sizes() -> None:
 
 
 def test_the_shape_comes_from_the_caller_before_the_tensors() -> None:
-    sides = [NONE, given(None, (4, 6))]
-    assert known_shape(None, sides) == (4, 6)
-    assert known_shape(torch.Size((2, 6)), sides) == (2, 6)
-    assert known_shape(None, [NONE, NONE]) is None
+    told = given(None, (4, 6))
+    assert known_shape(None, NONE, told) == known_shape(None, told, NONE) == (4, 6)
+    assert known_shape(torch.Size((2, 6)), NONE, told) == (2, 6)
+    assert known_shape(None, NONE, NONE) is None
 
 
 BAD_LAYOUTS = [

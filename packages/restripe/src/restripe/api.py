@@ -140,12 +140,15 @@ def _whole(
     dtype: torch.dtype | None,
 ) -> Whole:
     """What a call moves; remembered for meshes that cannot change."""
-    known = known_shape(shape, given)
+    known = known_shape(shape, *given)
     dtype = dtype or given[0].dtype or given[1].dtype
-    if src.key is None or dst.key is None:
-        return _read(src, dst, group, calls.links(group).base.size, known, dtype)
-    key = src.key, dst.key, known, dtype
-    return calls.wholes.made(key, lambda: _read(src, dst, group, calls.links(group).base.size, known, dtype))
+    key = None if src.key is None or dst.key is None else (src.key, dst.key, known, dtype)
+    whole = None if key is None else calls.wholes.get(key)
+    if whole is None:
+        whole = _read(src, dst, group, calls.links(group).base.size, known, dtype)
+        if key is not None:
+            calls.wholes.keep(key, whole)
+    return whole
 
 
 def _read(

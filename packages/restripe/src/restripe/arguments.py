@@ -135,6 +135,8 @@ def read(tensor: Any) -> Given:
         return _NOTHING
     if type(tensor) is torch.Tensor:  # the usual case, and none of the others
         return Given(None, tensor.dtype, tensor)
+    if type(tensor) is TensorRef:
+        return Given(tensor.shape, tensor.dtype, None if tensor.local is None else settle(tensor.local))
     if isinstance(tensor, DTensor) and tensor.device_mesh.get_coordinate() is None:
         return Given(tuple(tensor.shape), tensor.dtype, None)
     if isinstance(tensor, torch.Tensor) and not isinstance(tensor, DTensor):
@@ -149,11 +151,11 @@ def read(tensor: Any) -> Given:
         ) from error
 
 
-def known_shape(shape: Iterable[int] | None, sides: Sequence[Given]) -> tuple[int, ...] | None:
-    """The global shape that was passed or that a side tells (the first where they differ: see `check`), or None."""
+def known_shape(shape: Iterable[int] | None, src: Given, dst: Given) -> tuple[int, ...] | None:
+    """The global shape that was passed or that a side tells (the source's where they differ: see `check`), or None."""
     if shape is not None:
         return tuple(shape)
-    return next((side.shape for side in sides if side.shape is not None), None)
+    return dst.shape if src.shape is None else src.shape
 
 
 def layouts(

@@ -121,7 +121,7 @@ class State:
     def _gather(self, links: Links, record: bytes) -> list[bytes]:
         with self._tearing():
             if links.streams is not None:
-                follow(links.streams.current(), _marks())
+                follow(links.streams.current(), _marks(self))
             return links.base.exchange(record)
 
     @contextmanager
@@ -163,7 +163,7 @@ class State:
         if recorded:
             self._move(links, call, bound, stream)
             return None
-        follow(stream, _marks())
+        follow(stream, _marks(self))
         try:
             self._move(links, call, bound, stream)
         finally:
@@ -325,8 +325,10 @@ def states() -> list[State]:
         return sorted(_states.values(), key=lambda found: found.number)
 
 
-def _marks() -> list[Mark]:
-    """Where the groups' last submissions end; one group alone has nobody to wait for but itself."""
+def _marks(own: State) -> list[Mark]:
+    """Where the last submissions of the process's groups end."""
+    if len(_states) == 1:  # the usual case, and looking through a weak table takes time
+        return [] if own.mark is None else [own.mark]
     with _lock:
         return [found.mark for found in _states.values() if found.mark is not None]
 

@@ -31,10 +31,15 @@ class Recent(Generic[Key, Value]):
         """The value of a key, made where it is not there."""
         value = self.get(key)
         if value is None:
-            value = self._values[key] = make()
-            if len(self._values) > self._most:
-                self._values.popitem(last=False)
+            value = make()
+            self.keep(key, value)
         return value
+
+    def keep(self, key: Key, value: Value) -> None:
+        """Take in a value as the one used last."""
+        self._values[key] = value
+        if len(self._values) > self._most:
+            self._values.popitem(last=False)
 
     def clear(self) -> None:
         """Forget all."""
