@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -10,11 +10,12 @@ import pytest
 
 from reshard_conformance import registry
 from reshard_conformance.cases import Case, Clear, Destroy, Flow, Side
-from reshard_conformance.contract import Level, Profile
+from reshard_conformance.contract import Group, Level, Profile
 from reshard_conformance.generator import Space, scripts
 from reshard_conformance.implementations.golden import Golden
+from reshard_conformance.mutants.plain import Plain
 from reshard_conformance.playing import Outcome
-from reshard_conformance.search import Bench, Drawn, Finding, Halt, open_groups, search, world_size
+from reshard_conformance.search import Bench, Drawn, Finding, Halt, Script, open_groups, search, world_size
 from reshard_conformance.worlds.sim import SimWorld
 
 CASE = Case(2, (3,), "int32", Side((0, 1), ("S(0)",)), Side((1, 0), ("R",)))
@@ -89,9 +90,8 @@ def test_what_is_played_to_shrink_is_not_counted(sim: SimWorld) -> None:
         assert (bench.scripts, len(bench.layouts), bench.coverage.total) == counted
 
 
-def test_shrinking_ends_after_so_many_tries(sim: SimWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reshard_conformance.search.SHRINKS", 3)
-    with closing(Bench(sim, Uneven(), Space())) as bench:
+def test_shrinking_ends_after_so_many_tries(sim: SimWorld) -> None:
+    with closing(Bench(sim, Uneven(), Space(), most=3)) as bench:
         finding = search(PLAYS, bench, 1, 1, 60)
         assert finding is not None
         assert bench.shrinks == 4
@@ -115,6 +115,50 @@ def test_groups_are_destroyed_after_each_script(bench: Bench) -> None:
     outcomes = bench.play((CASE, OTHER, Clear(all_groups=True), Destroy(1), OTHER))
     assert len(outcomes) == 7
     assert all(outcome.verdict == "pass" for outcome in outcomes)
+
+
+@pytest.mark.requirement("RS-CACHE-6")
+def test_kept_groups_serve_the_scripts_after_them(sim: SimWorld) -> None:
+    with closing(Bench(sim, Plain(), Space(), keep=True)) as bench:
+        first, second = (bench.play((CASE,)) for _ in range(2))
+        assert [splits(outcomes) for outcomes in (first, second)] == [1, 0]
+        bench.play((OTHER,))
+        bench.leave()
+        assert splits(bench.play((CASE,))) == 1
+
+
+@pytest.mark.requirement("RS-CACHE-7")
+@pytest.mark.parametrize("scripts", [((CASE,),), ((CASE, OTHER), (CASE,))])
+def test_what_is_left_of_kept_groups_is_found_at_their_end(sim: SimWorld, scripts: tuple[Script, ...]) -> None:
+    with closing(Bench(sim, Hoarder(), Space(), keep=True)) as bench:
+        for script in scripts:
+            bench.play(script)
+        with pytest.raises(Finding, match="1 communicators are alive after the group was cleared") as found:
+            bench.leave()
+    assert found.value.script == (*(step for script in scripts for step in script), Destroy(0))
+
+
+def test_a_failure_that_needs_what_was_played_before_is_told_with_it(sim: SimWorld) -> None:
+    with closing(Bench(sim, Moody(), Space(), keep=True)) as bench:
+        finding = search(PLAYS, bench, 1, 1, 60)
+    assert finding is not None
+    assert not finding.again
+    alone = bench.found.script if bench.found is not None else ()
+    assert len(finding.script) > len(alone) > 0
+    assert finding.script[-len(alone) :] == alone
+
+
+class Hoarder(Plain):
+    """Clears nothing of group 0."""
+
+    def clear_caches(self, group: Group) -> None:
+        if group.communicator.name != "0":  # type: ignore[attr-defined]  # a tracer's
+            super().clear_caches(group)
+
+
+def splits(outcomes: Sequence[Outcome]) -> int:
+    """How many splits rank 0 made."""
+    return sum(event.op == "split" for outcome in outcomes for event in outcome.reports[0].events)
 
 
 class StuckSession:

@@ -7,6 +7,7 @@ everything that is drawn.
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -21,6 +22,7 @@ from reshard_conformance.contract import Implementation, Level, Profile
 from reshard_conformance.coverage import Coverage
 from reshard_conformance.generator import Space
 from reshard_conformance.playing import Outcome, cases_of
+from reshard_conformance.trace import Event, balance
 from reshard_conformance.worlds import Session, World
 
 __all__ = ["Bench", "Drawn", "Finding", "Halt", "Property", "Script", "limits", "open_groups", "search", "world_size"]
@@ -40,6 +42,7 @@ class Finding(Exception):  # noqa: N818 - what a search is for, no error of ours
         self.script, self.verdict, self.faults = tuple(script), verdict, tuple(faults)
         self.again = True  # whether it fails each time that it is played
         self.advisory = False  # whether it is against a SHOULD only
+        self.past: Script = ()  # what was played before on the same groups
         super().__init__(f"{verdict}: {'; '.join(self.faults)}")
 
 
@@ -57,6 +60,8 @@ class Bench:
 
     After a finding the account stays as it is: what is played then only makes the finding smaller.
     renew: makes a new implementation for each script, so that none of them meets what another has left behind.
+    keep: groups outlast a script, with all that was made from them, until `leave`; so it is where communicators are dear.
+    most: how often a failing script may be tried again to make it smaller. beat: called at every step.
     """
 
     world: World
@@ -64,13 +69,18 @@ class Bench:
     space: Space
     traced: bool = True
     renew: Callable[[], Implementation] | None = None
+    keep: bool = False
+    most: int = SHRINKS
+    beat: Callable[[Bench], None] | None = None
     found: Finding | None = None
     shrinks: int = 0
     scripts: int = 0
     layouts: set[bytes] = field(default_factory=set)
+    beside: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.session: tuple[int, Session] | None = None
+        self.past = Past()
         self.coverage = Coverage(self.space.level, self.space.sizes)
 
     @property
@@ -79,19 +89,22 @@ class Bench:
         return registry.load(self.implementation) if isinstance(self.implementation, str) else self.implementation
 
     def play(self, script: Script, **options: Any) -> list[Outcome]:
-        """Play the steps in order, then destroy their groups; Finding at the first step that does not pass."""
+        """Play the steps in order, then destroy their groups (unless they are kept); Finding at the first that does not pass."""
         self.begin()
+        kept = self.keep and self.found is None
         outcomes: list[Outcome] = []
-        whole = (*script, *(Destroy(group) for group in open_groups(script)))
+        whole = script if kept else (*script, *(Destroy(group) for group in open_groups(script)))
         for place, step in enumerate(whole):
             outcomes.append(self.step(whole[:place], step, world_size(script), **options))
-        self.count(script)
+        if kept:
+            self.past.add(script, outcomes)
+        self.count(script, beside=bool(options.get("lockstep")))
         return outcomes
 
     def begin(self) -> None:
         """Begin another script; Halt when it has been tried often enough to make a finding smaller."""
         self.shrinks += self.found is not None
-        if self.found is not None and self.shrinks > SHRINKS:
+        if self.found is not None and self.shrinks > self.most:
             raise Halt(self.found)
         if self.renew is not None:
             self.close()
@@ -100,33 +113,64 @@ class Bench:
     def step(self, before: Script, step: Step, size: int, **options: Any) -> Outcome:
         """Play one step after others; Finding when it does not pass."""
         outcome = self.opened(size).play(step, **options)
+        self.tick()
         if outcome.verdict != "pass":
             self.report((*before, step), outcome.verdict, outcome.faults)
         return outcome
 
+    def tick(self) -> None:
+        """Tell that something was played."""
+        if self.beat is not None:
+            self.beat(self)
+
     def opened(self, size: int) -> Session:
         """The session of so many ranks; one is open at a time."""
         if self.session is None or self.session[0] != size:
+            self.leave()
             self.close()
             self.session = size, self.world.open(size, self.implementation, traced=self.traced)
         return self.session[1]
+
+    def leave(self) -> None:
+        """End the groups that were kept: all that was made from them goes, and goes alike on all ranks; else Finding."""
+        past, self.past = self.past, Past()
+        ends = tuple(Destroy(group) for group in open_groups(past.script))
+        whole = (*past.script, *ends)
+        for place, step in enumerate(ends, len(past.script)):
+            outcome = self.step(whole[:place], step, world_size(past.script))
+            past.add((), [outcome])
+            alive = [
+                f"rank {r.rank}: {r.live} communicators are alive after the group was cleared"
+                for r in outcome.reports
+                if r.live
+            ]
+            if alive:
+                self.report(whole[: place + 1], "fail", alive)
+        faults = balance(past.events)
+        if faults:
+            self.report(whole, "fail", faults)
 
     def report(self, script: Script, verdict: str, faults: Sequence[str], *, advisory: bool = False) -> NoReturn:
         """Raise a finding, past hypothesis where a hang makes it too dear to be played again."""
         finding = Finding(script, verdict, faults)
         finding.advisory = advisory
+        if self.found is None:  # the groups of earlier scripts end here, and may have had a part in it
+            finding.past, self.past = self.past.script, Past()
         self.found = finding  # hypothesis goes from larger to smaller ones
         if verdict == "hang" and self.world.name != "sim":
-            raise Halt(finding)
+            raise Halt(after_past(finding))
         raise finding
 
-    def count(self, script: Script) -> None:
-        """Take the script into the account."""
+    def count(self, script: Script, *, beside: bool = False) -> None:
+        """Take the script into the account; beside: golden played along."""
         if self.found is not None:
             return
         self.scripts += 1
         for case in (case for step in script for case in cases_of(step) if case.expect == "equal"):
-            self.layouts.add(hashlib.blake2b(repr(case.layout).encode(), digest_size=8).digest())
+            layout = hashlib.blake2b(repr(case.layout).encode(), digest_size=8).digest()
+            self.layouts.add(layout)
+            if beside:
+                self.beside.add(layout)
             self.coverage.add(case)
 
     def close(self) -> None:
@@ -134,6 +178,20 @@ class Bench:
         if self.session is not None:
             self.session[1].close()
             self.session = None
+
+
+@dataclass
+class Past:
+    """What was played on the groups that are kept: its steps, and every rank's splits and releases."""
+
+    script: Script = ()
+    events: dict[int, list[Event]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, script: Script, outcomes: Iterable[Outcome]) -> None:
+        """Take in what a script has left."""
+        self.script += script
+        for report in (report for outcome in outcomes for report in outcome.reports):
+            self.events[report.rank] += [e for e in report.events if e.made is not None or e.op in {"destroy", "abort"}]
 
 
 class Property(Protocol):
@@ -206,21 +264,35 @@ def limits(examples: int, **more: Any) -> settings:
 
 
 def search(prop: Property, bench: Bench, number: int, rounds: int, examples: int) -> Finding | None:
-    """Search in rounds; each round of a steered property aims at the coverage classes that lag after those before it."""
+    """Search in rounds, then end what was kept; see `Bench.leave`."""
+    try:
+        play_rounds(prop, bench, number, rounds, examples)
+        bench.leave()
+    except Finding as finding:
+        return finding
+    except Halt as halt:
+        return halt.finding
+    except Flaky:  # it failed once; state outside the groups of the script must have had a part in it
+        if bench.found is None:
+            raise
+        found = after_past(bench.found)
+        found.again = False
+        return found
+    return None
+
+
+def play_rounds(prop: Property, bench: Bench, number: int, rounds: int, examples: int) -> None:
+    """Each round of a steered property aims at the coverage classes that lag after those before it."""
     for place in range(rounds):
         wanted = bench.coverage.lagging(MARGIN)[:AIMS] if prop.steered and place else ()
-        try:
-            prop.search(bench, number * rounds + place, examples, wanted)
-        except Finding as finding:
-            return finding
-        except Halt as halt:
-            return halt.finding
-        except Flaky:  # it failed once; state outside the groups of the script must have had a part in it
-            if bench.found is None:
-                raise
-            bench.found.again = False
-            return bench.found
-    return None
+        prop.search(bench, number * rounds + place, examples, wanted)
+
+
+def after_past(found: Finding) -> Finding:
+    """A finding that cannot be had by itself: with what was played before it on the same groups."""
+    finding = Finding((*found.past, *found.script), found.verdict, found.faults)
+    finding.advisory = found.advisory
+    return finding
 
 
 def world_size(script: Script) -> int:
