@@ -9,10 +9,21 @@ from typing import TypeAlias
 
 import torch
 from hypothesis import strategies as st
-from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement, Replicate, Shard, _StridedShard
 
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 11, 12)
 MESHES = tuple(shape for n in (1, 2, 3) for shape in product(range(1, 9), repeat=n) if math.prod(shape) <= 8)
+
+
+FACTORS = (1, 2, 3, 4, 13)  # 13: more than most dims have elements
+
+
+class Segmented(Placement):
+    """A dim made of segments that are each sharded by themselves; golden knows it by what it has, not by its type."""
+
+    def __init__(self, dim: int, sizes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.dim, self.sizes = dim, sizes
 
 
 @dataclass(frozen=True)
@@ -55,16 +66,20 @@ Problem: TypeAlias = tuple[int, tuple[int, ...], Layout, Layout]
 
 
 @st.composite
-def layouts(draw: st.DrawFn, ndim: int, world_size: int) -> Layout:
+def layouts(draw: st.DrawFn, ndim: int, world_size: int, *, strided: bool = False) -> Layout:
     mesh_shape = draw(st.sampled_from([shape for shape in MESHES if math.prod(shape) <= world_size]))
     ranks = draw(st.permutations(range(world_size)))[: math.prod(mesh_shape)]
-    kinds = [Replicate(), *(Shard(dim) for dim in range(-ndim, ndim))]
+    dims = range(-ndim, ndim)
+    kinds: list[Placement] = [Replicate(), *map(Shard, dims)]
+    if strided:
+        kinds += [_StridedShard(dim, split_factor=factor) for dim in dims for factor in FACTORS]
     placements = tuple(draw(st.sampled_from(kinds)) for _ in mesh_shape)
     return Layout(mesh_shape, tuple(ranks), placements)
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn, *, strided: bool = False) -> Problem:
     world_size = draw(st.integers(1, 8))
     shape = tuple(draw(st.lists(st.sampled_from(SIZES), max_size=4)))
-    return world_size, shape, draw(layouts(len(shape), world_size)), draw(layouts(len(shape), world_size))
+    src, dst = (draw(layouts(len(shape), world_size, strided=strided)) for _ in range(2))
+    return world_size, shape, src, dst

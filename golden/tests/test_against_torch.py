@@ -58,6 +58,17 @@ class TorchPeers:
 @given(problems(), st.integers(0, 7))
 @pytest.mark.requirement("RS-LAYOUT-5", "RS-LAYOUT-6", "RS-EXACT-1")
 def test_a_rank_gets_what_distribute_tensor_gives(problem: Problem, number: int) -> None:
+    check_against_torch(problem, number)
+
+
+@settings(max_examples=600, derandomize=True, deadline=None, database=None)
+@given(problems(strided=True), st.integers(0, 7))
+@pytest.mark.requirement("RS-LAYOUT-10")
+def test_a_rank_gets_what_distribute_tensor_gives_of_strided_shards(problem: Problem, number: int) -> None:
+    check_against_torch(problem, number)
+
+
+def check_against_torch(problem: Problem, number: int) -> None:
     world_size, shape, src, dst = problem
     rank = dst.ranks[number % len(dst.ranks)]
     whole = torch.arange(torch.Size(shape).numel(), dtype=torch.int32).reshape(shape)

@@ -24,9 +24,9 @@ def test_imports_torch_and_nothing_else() -> None:
     assert modules - set(sys.stdlib_module_names) == {"torch"}
 
 
-def test_is_one_file_of_at_most_200_lines() -> None:
+def test_is_one_file_of_at_most_250_lines() -> None:
     assert [path.name for path in SOURCE.parent.rglob("*.py")] == ["__init__.py"]
-    assert len(SOURCE.read_text(encoding="utf-8").splitlines()) <= 200
+    assert len(SOURCE.read_text(encoding="utf-8").splitlines()) <= 250
 
 
 def test_importing_it_pulls_in_neither_restripe_nor_nccl() -> None:

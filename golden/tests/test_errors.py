@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.tensor.placement_types import Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
 
 from reshard_golden import GoldenError, reshard
 
-from .layouts import Mesh, reference
+from .layouts import Mesh, Segmented, reference
 
 
 class OtherShard(Shard):
@@ -75,6 +75,12 @@ DEFECTS: tuple[tuple[str, str, Callable[[], Mapping[str, Any]]], ...] = (
     ("subclass", "placement", lambda: {"src_placement": (OtherShard(0),)}),
     ("dim too large", "placement", lambda: {"src_placement": (Shard(2),)}),
     ("dim too small", "placement", lambda: {"dst_placement": (Shard(-3),)}),
+    ("dim too large of a strided shard", "placement", lambda: {"src_placement": (_StridedShard(2, split_factor=2),)}),
+    ("split factor 0", "placement", lambda: {"dst_placement": (_StridedShard(0, split_factor=0),)}),
+    ("dim too small of segments", "placement", lambda: {"src_placement": (Segmented(-3, (4,)),)}),
+    ("no segments", "placement", lambda: {"dst_placement": (Segmented(0, ()),)}),
+    ("a segment below 0", "placement", lambda: {"dst_placement": (Segmented(0, (5, -1)),)}),
+    ("dim cut before its segments", "placement", lambda: {"src_placement": (Shard(0), Segmented(-2, (1, 1)))}),
     ("too many placements", "layout", lambda: {"src_placement": (Shard(0), Replicate())}),
     ("duplicate rank", "layout", lambda: {"dst_mesh": Mesh(torch.tensor([0, 0]))}),
     ("rank out of range", "layout", lambda: {"src_mesh": Mesh(torch.tensor([0, 2]))}),
@@ -92,6 +98,13 @@ DEFECTS: tuple[tuple[str, str, Callable[[], Mapping[str, Any]]], ...] = (
     ),
     ("local shape", "shape", lambda: {"dst_tensor": tensor(full(4, 2))}),
     ("sides' shapes", "shape", lambda: {"dst_tensor": tensor(full(2, 5), (4, 5))}),
+    ("too short segments", "shape", lambda: {"src_placement": (Segmented(0, (1, 2)),)}),
+    (
+        "the peers' segments",
+        "shape",
+        lambda: {"dst_placement": (Segmented(-1, (4, 1)),), "dst_tensor": tensor(full(4, 2))},
+    ),
+    ("strided local shape", "shape", lambda: {"src_placement": (_StridedShard(0, split_factor=4),)}),
     ("shared elements", "aliasing", overlapping),
     ("half an element shared", "aliasing", misaligned),
     ("expanded destination", "aliasing", lambda: {"dst_tensor": tensor(full(1, 4).expand(2, 4))}),

@@ -1,7 +1,7 @@
 """What a reshard must give, short enough to be checked by eye.
 
 Every rank gathers the whole tensor, one broadcast a source shard, and keeps the slice that its destination layout names.
-Shards are cut by torch.chunk itself. Copies between tensors of one dtype keep every bit. Nothing outlives a call.
+Shards are cut by torch.chunk and torch.split themselves. Copies between tensors of one dtype keep every bit. Nothing outlives a call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement, Replicate, Shard, _StridedShard
 
 __all__ = ["GoldenError", "reshard"]
 __version__ = "0.1.0"
@@ -62,16 +62,37 @@ class Side:
             yield int(self.ranks[coordinate]), coordinate
 
     def shard(self, whole: torch.Tensor, coordinate: tuple[int, ...]) -> torch.Tensor:
-        """The view of the global tensor that the rank at a coordinate holds; mesh dims cut from left to right."""
+        """What the rank at a coordinate holds of the global tensor; mesh dims cut from left to right."""
         for placement, parts, index in zip(self.placements, self.ranks.shape, coordinate, strict=True):
-            if isinstance(placement, Shard):
-                pieces = whole.chunk(parts, placement.dim)
-                whole = pieces[index] if index < len(pieces) else whole.narrow(placement.dim, 0, 0)
+            if type(placement) is not Replicate:
+                dim: int = placement.dim  # type: ignore[attr-defined]  # all others have one
+                chunks = [chunk(piece, parts, index, dim) for piece in pieces(whole, placement)]
+                whole = torch.cat(chunks, dim) if len(chunks) > 1 else chunks[0]
         return whole
 
     def is_replica(self, coordinate: tuple[int, ...]) -> bool:
         """Whether an earlier rank of the mesh holds the same shard."""
         return any(index > 0 and type(p) is Replicate for index, p in zip(coordinate, self.placements, strict=True))
+
+
+def segments(placement: Placement) -> tuple[int, ...] | None:
+    """The sizes that tell a segmented placement, whatever its type; None for all others."""
+    known = type(placement) in {Shard, Replicate, _StridedShard} or not hasattr(placement, "dim")
+    return None if known else getattr(placement, "sizes", None)
+
+
+def pieces(whole: torch.Tensor, placement: Placement) -> Sequence[torch.Tensor]:
+    """What a placement shards each by itself: the segments, or as many chunks as the split factor says."""
+    sizes = segments(placement)
+    if sizes is not None:
+        return whole.split(list(sizes), placement.dim)  # type: ignore[attr-defined, no-any-return, no-untyped-call]
+    return whole.chunk(int(placement.split_factor), placement.dim) if type(placement) is _StridedShard else (whole,)
+
+
+def chunk(piece: torch.Tensor, parts: int, index: int, dim: int) -> torch.Tensor:
+    """Part `index` of torch.chunk, which leaves empty ones out."""
+    chunks = piece.chunk(parts, dim)
+    return chunks[index] if index < len(chunks) else piece.narrow(dim, 0, 0)
 
 
 def reshard(
@@ -87,8 +108,8 @@ def reshard(
     """Fill every destination rank's local tensor with its slice of the global tensor, bit for bit. Collective.
 
     A tensor has a global `shape`, a `dtype` and this rank's `_local_tensor`. A side that a rank does not have is None; a
-    rank without any passes as both a tensor whose `_local_tensor` is None. Meshes hold ranks of the group, placements
-    are Shard or Replicate. process_group: has a `communicator`, or is one. Raises GoldenError on the faulty rank.
+    rank without any passes as both a tensor whose `_local_tensor` is None. Meshes hold ranks of the group, placements are
+    Shard, Replicate, _StridedShard, or segmented: with a `dim`, and the `sizes` of its segments. process_group: has a `communicator`, or is one. Raises GoldenError on the faulty rank.
     """
     communicator: Communicator = getattr(process_group, "communicator", process_group)
     src = Side("source", src_tensor, src_mesh.mesh.cpu(), tuple(src_placement))
@@ -104,22 +125,24 @@ def reshard(
 def gather(src: Side, tensor: Any, communicator: Communicator, stream: torch.cuda.Stream | None) -> torch.Tensor:
     """The global tensor, on every rank."""
     whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=communicator.device)
+    elements = whole.flatten().view(torch.uint8).view(whole.numel(), whole.itemsize)
+    numbers = torch.arange(whole.numel(), device=whole.device).view(whole.shape)
     for rank, coordinate in src.members():
-        shard = src.shard(whole, coordinate)
+        shard = src.shard(numbers, coordinate)
         if shard.numel() == 0 or src.is_replica(coordinate):
             continue
         buffer = torch.empty(shard.shape, dtype=tensor.dtype, device=communicator.device)
         if rank == communicator.rank and src.local is not None:
             buffer.copy_(src.local)
         communicator.broadcast(buffer.flatten().view(torch.uint8), rank, stream)
-        shard.copy_(buffer)
+        elements[shard.flatten()] = buffer.flatten().view(torch.uint8).view(shard.numel(), whole.itemsize)
     return whole
 
 
 def check(src: Side, dst: Side, communicator: Communicator) -> None:
     """Refuse a bad call; the rules stand in the specification's order, and the first that is broken wins."""
-    rules = (check_kind, check_dim, check_mesh, check_presence, check_device, check_dtype, check_shape, check_aliasing)
-    for rule in rules:
+    placements = (check_kind, check_dim, check_pieces)
+    for rule in (*placements, check_mesh, check_presence, check_device, check_dtype, check_shape, check_aliasing):
         for side, other in ((src, dst), (dst, src)):
             rule(side, other, communicator)
 
@@ -131,16 +154,31 @@ def refuse(kind: str, rank: int, side: Side, expected: object, actual: object) -
 
 def check_kind(side: Side, _other: Side, communicator: Communicator) -> None:
     for placement in side.placements:
-        if type(placement) not in {Shard, Replicate}:
-            refuse("placement", communicator.rank, side, "Shard or Replicate", placement)
+        if type(placement) not in {Shard, Replicate, _StridedShard} and segments(placement) is None:
+            refuse("placement", communicator.rank, side, "Shard, Replicate, a strided or a segmented shard", placement)
 
 
 def check_dim(side: Side, other: Side, communicator: Communicator) -> None:
     tensor = other.tensor if side.tensor is None else side.tensor
     ndim = None if tensor is None else len(tensor.shape)
     for placement in side.placements:
-        if type(placement) is Shard and ndim is not None and not -ndim <= placement.dim < ndim:
+        dim = getattr(placement, "dim", None)
+        if dim is not None and ndim is not None and not -ndim <= dim < ndim:
             refuse("placement", communicator.rank, side, f"a shard dim of a tensor of {ndim} dims", placement)
+
+
+def check_pieces(side: Side, other: Side, communicator: Communicator) -> None:
+    tensor = other.tensor if side.tensor is None else side.tensor
+    ndim = 1 if tensor is None else len(tensor.shape)
+    dims = [placement.dim % ndim if hasattr(placement, "dim") else None for placement in side.placements]
+    for place, placement in enumerate(side.placements):
+        sizes = segments(placement)
+        if type(placement) is _StridedShard and placement.split_factor < 1:
+            refuse("placement", communicator.rank, side, "a split factor of at least 1", placement)
+        if sizes is not None and (len(sizes) == 0 or min(sizes) < 0):
+            refuse("placement", communicator.rank, side, "one or more segments of at least 0 elements", placement)
+        if sizes is not None and tensor is not None and dims[place] in dims[:place]:
+            refuse("placement", communicator.rank, side, "segments of a dim that no mesh dim before shards", placement)
 
 
 def check_mesh(side: Side, _other: Side, communicator: Communicator) -> None:
@@ -174,6 +212,11 @@ def check_dtype(side: Side, other: Side, communicator: Communicator) -> None:
 def check_shape(side: Side, other: Side, communicator: Communicator) -> None:
     if side.tensor is not None and other.tensor is not None and side.tensor.shape != other.tensor.shape:
         refuse("shape", communicator.rank, side, f"the {other.name}'s {tuple(other.tensor.shape)}", side.tensor.shape)
+    tensor = other.tensor if side.tensor is None else side.tensor
+    for placement in side.placements:
+        sizes = segments(placement)
+        if sizes is not None and sum(sizes) != (length := tensor.shape[placement.dim]):  # type: ignore[attr-defined]
+            refuse("shape", communicator.rank, side, f"segments of {length} elements in all", placement)
     for rank, coordinate in side.members():
         if rank == communicator.rank and side.local is not None:
             expected = side.shard(torch.empty(side.tensor.shape, device="meta"), coordinate).shape
