@@ -13,7 +13,7 @@ from reshard_conformance.oracle import CPU, POISON, Buffer, Truth, allocate, poi
 from reshard_conformance.vast import Vast, is_vast, lay
 from reshard_conformance.views import entwine, prepare
 
-__all__ = ["Handed", "MeshRef", "TensorRef", "check_fault", "hand", "placements", "seen"]
+__all__ = ["Handed", "MeshRef", "Segmented", "TensorRef", "check_fault", "hand", "placements", "seen"]
 
 
 class TensorRef:
@@ -45,6 +45,19 @@ class MeshRef:
         return self.mesh.ndim
 
 
+@dataclass(frozen=True, init=False)
+class Segmented(Placement):
+    """A segmented shard, to be known by what it has: segments of these `sizes` make up the tensor dim `dim`."""
+
+    dim: int
+    sizes: tuple[int, ...]
+
+    def __init__(self, dim: int, sizes: tuple[int, ...]) -> None:
+        super().__init__()  # torch's side of it
+        object.__setattr__(self, "dim", dim)
+        object.__setattr__(self, "sizes", sizes)
+
+
 def placements(side: Side) -> tuple[Placement, ...]:
     """The side's placements as torch.distributed.tensor has them."""
     return tuple(placement(text) for text in side.placements)
@@ -56,6 +69,8 @@ def placement(text: str) -> Placement:
         return Shard(asked.dim)
     if asked.kind == "SS":
         return _StridedShard(asked.dim, split_factor=asked.factor)
+    if asked.kind == "SG":
+        return Segmented(asked.dim, asked.sizes)
     return Partial(asked.op) if asked.kind == "P" else Replicate()
 
 

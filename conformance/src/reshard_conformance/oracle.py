@@ -1,4 +1,4 @@
-"""What every rank must hold after a call, computed by the suite itself with torch.chunk from a known global tensor."""
+"""What every rank must hold after a call, computed by the suite itself with torch's own splitting of a known global tensor."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from reshard_conformance.cases import VIEWED, Case, CaseError, Placement, Side, read_placement
 
@@ -77,12 +78,16 @@ def chunk(tensor: torch.Tensor, parts: int, dim: int, index: int) -> torch.Tenso
 
 def cut(tensor: torch.Tensor, placement: Placement, parts: int, index: int, ndim: int) -> torch.Tensor:
     """What the placement leaves of `tensor` (a trailing dim of bytes after `ndim` tensor dims) for one coordinate."""
-    if placement.kind not in {"S", "SS"} or not -ndim <= placement.dim < ndim:
+    if placement.kind in {"R", "P"} or not -ndim <= placement.dim < ndim:
         return tensor
     dim = placement.dim % ndim
-    if placement.kind == "S":
-        return chunk(tensor, parts, dim, index)
-    return torch.cat([chunk(piece, parts, dim, index) for piece in tensor.chunk(placement.factor, dim)], dim)
+    if placement.kind == "SS":
+        strided = _StridedShard(dim, split_factor=placement.factor)
+        return strided._split_tensor(tensor, parts, with_padding=False, contiguous=False)[0][index]  # noqa: SLF001 - torch's own word on it
+    if placement.kind == "SG" and sum(placement.sizes) == tensor.size(dim):
+        segments = torch.split(tensor, placement.sizes, dim)
+        return torch.cat([chunk(segment, parts, dim, index) for segment in segments], dim)
+    return chunk(tensor, parts, dim, index)
 
 
 def coordinates(side: Side, rank: int) -> tuple[int, ...] | None:
@@ -103,10 +108,16 @@ def legal_fault(case: Case, side: Side) -> str | None:
         return f"{len(side.placements)} placements for a mesh of {len(side.mesh_shape)} dims"
     if len(set(ranks)) != len(ranks) or not all(0 <= rank < case.world_size for rank in ranks):
         return f"ranks {ranks} are not distinct ranks below {case.world_size}"
-    for text in side.placements:
-        placement = read_placement(text)
+    read = [read_placement(text) for text in side.placements]
+    for text, placement in zip(side.placements, read, strict=True):
         if placement.kind == "P" or (placement.kind != "R" and not -ndim <= placement.dim < ndim):
             return f"placement {text} does not fit a tensor of {ndim} dims"
+    dims = [None if placement.kind == "R" else placement.dim % ndim for placement in read]
+    for place, (dim, placement) in enumerate(zip(dims, read, strict=True)):
+        if placement.kind == "SG" and dim in dims[:place]:
+            return f"segments of tensor dim {dim} after another shard of it"
+        if dim is not None and placement.kind == "SG" and sum(placement.sizes) != case.shape[dim]:
+            return f"segments of {sum(placement.sizes)} elements for a dim of {case.shape[dim]}"
     return None
 
 

@@ -14,7 +14,8 @@ from reshard_conformance.worlds import World
 
 __all__ = ["Replayed", "needs", "replay"]
 
-STRIDED = "SS("
+#: How the placements begin that take a profile.
+KINDS = {"SS(": Profile.STRIDED, "SG(": Profile.SEGMENTED}
 
 
 @dataclass(frozen=True)
@@ -72,5 +73,5 @@ def needs(script: Iterable[Step]) -> Iterator[Profile]:
         for case in cases_of(step):
             if case.fault is not None or case.expect == "error:agreement":
                 yield Profile.AGREEMENT
-            if any(text.startswith(STRIDED) for text in case.src.placements + case.dst.placements):
-                yield Profile.STRIDED
+            for text in case.src.placements + case.dst.placements:
+                yield from (profile for start, profile in KINDS.items() if text.startswith(start))

@@ -59,23 +59,24 @@ FAULTS = ("absent", "stray", *SHAPE_FAULTS, "placements", "dtype", "device", "al
 EXPECTATIONS = ("equal", *(f"error:{kind}" for kind in KINDS))
 PLACEMENT = re.compile(
     r"(?P<plain>R)|S\((?P<dim>-?\d+)\)|SS\((?P<strided>-?\d+),(?P<factor>[1-9]\d*)\)|"
-    r"P\((?P<op>sum|avg|product|max|min)\)"
+    r"SG\((?P<segmented>-?\d+),\[(?P<sizes>\d+(?:,\d+)*)\]\)|P\((?P<op>sum|avg|product|max|min)\)"
 )
-GRAMMAR = "a list of R, S(d), SS(d,k) with k of at least 1, or P(sum), one a mesh dim"
+GRAMMAR = "a list of R, S(d), SS(d,k) with k of at least 1, SG(d,[a,b,...]), or P(sum), one a mesh dim"
 
 
 @dataclass(frozen=True)
 class Placement:
-    """One placement as a case spells it: kind is "R", "S", "SS" or "P"."""
+    """One placement as a case spells it: kind is "R", "S", "SS", "SG" or "P"."""
 
     kind: str
     dim: int = 0
     factor: int = 1
+    sizes: tuple[int, ...] = ()
     op: str = ""
 
 
 def read_placement(text: str) -> Placement:
-    """Read `R`, `S(d)`, `SS(d,k)` or `P(op)`; CaseError for anything else."""
+    """Read `R`, `S(d)`, `SS(d,k)`, `SG(d,[a,b,...])` or `P(op)`; CaseError for anything else."""
     match = PLACEMENT.fullmatch(text)
     if match is None:
         raise CaseError("placements", GRAMMAR, text)
@@ -83,6 +84,8 @@ def read_placement(text: str) -> Placement:
         return Placement("S", dim=int(match["dim"]))
     if match["strided"]:
         return Placement("SS", dim=int(match["strided"]), factor=int(match["factor"]))
+    if match["segmented"]:
+        return Placement("SG", dim=int(match["segmented"]), sizes=tuple(map(int, match["sizes"].split(","))))
     return Placement("R") if match["plain"] else Placement("P", op=match["op"])
 
 
