@@ -68,7 +68,11 @@ def test_run_ends_with_the_certified_line(invoke: Invoke) -> None:
 
 def test_run_without_a_terminal_tells_of_progress_in_plain_lines(invoke: Invoke) -> None:
     result = invoke("run", "--implementation", "golden", "--jobs", "1")
-    assert re.search(r"^\d+ of \d+ parts: \d+ scripts, 0 searches failed$", result.output, re.MULTILINE)
+    assert re.search(
+        r"^\d+ of \d+ parts, \d+ layouts, [\d.]+ a second, 0 failed \(sim, core/\S+, 1 to 8 ranks\)$",
+        result.output,
+        re.MULTILINE,
+    )
 
 
 def test_run_prints_a_fresh_seed_that_can_be_given_again(invoke: Invoke) -> None:

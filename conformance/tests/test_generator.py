@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 from hypothesis import find, given, seed, settings
 from hypothesis import strategies as st
 
-from reshard_conformance.cases import DTYPES, Case
+from reshard_conformance.cases import DTYPES, Case, Side
 from reshard_conformance.contract import Level
 from reshard_conformance.coverage import CLASSES, Coverage, Geometry, level
-from reshard_conformance.generator import Drawing, Space, batches, cases, scripts, viewed
+from reshard_conformance.generator import Drawing, Space, batches, cases, renumbered, scripts, viewed
 from reshard_conformance.oracle import expect_legal
 from reshard_conformance.search import AIMS, MARGIN, limits
 
 Drawn = TypeVar("Drawn")
 LEVELS = st.sampled_from(Level)
+CASE = Case(5, (3, 4), "int8", Side((0, 4), ("S(0)",)), Side((3, 1, 0), ("R",)))
 
 
 def drawn(strategy: st.SearchStrategy[Drawn], number: int, examples: int) -> list[Drawn]:
@@ -156,3 +158,21 @@ def test_cases_shrink_to_something_small() -> None:
 def test_a_space_without_cases_is_refused(sizes: tuple[int, ...], claimed: Level) -> None:
     with pytest.raises(ValueError, match=r"Space\.sizes: expected world sizes of at least"):
         Space(sizes, claimed)
+
+
+def test_scripts_that_share_meshes_have_few_destinations_and_all_relations() -> None:
+    free, shared = (drawn(scripts(Space((4,), few=few)), 1, 200) for few in (None, 5))
+    several, few = ({script[0].dst.mesh for script in found} for found in (free, shared))
+    assert 2 * len(few) < len(several)
+    assert {Geometry(script[0]).relation for script in shared} == {"equal", "disjoint", "overlapping"}
+    other = {script[0].dst.mesh for script in drawn(scripts(Space((4,), few=6)), 1, 200)}
+    assert not other <= few
+
+
+def test_ranks_are_renumbered_alike_in_all_cases_of_a_script() -> None:
+    other = replace(CASE, src=CASE.dst, dst=CASE.src)
+    one, two = renumbered((CASE, other), 5)
+    assert (two.src, two.dst) == (one.dst, one.src)
+    assert Geometry(one).relation == Geometry(CASE).relation
+    assert Geometry(one).has_idle_rank == Geometry(CASE).has_idle_rank
+    assert Geometry(one).dst.is_ascending == Geometry(CASE).dst.is_ascending

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reshard_conformance.contract import Level, Profile
-from reshard_conformance.plan import EFFORTS, SIZES, Chunk, plan, played
+from reshard_conformance.plan import EFFORTS, LAYOUTS, SIZES, Chunk, plan, played
 from reshard_conformance.profiles import PROPERTIES
 
 WORLDS = {"sim": SIZES["sim"], "gloo": SIZES["gloo"]}
@@ -59,3 +59,34 @@ def test_what_a_lower_level_lacks_is_left_out() -> None:
     assert lower < {prop.name for prop in played(ALL, Level.L3)}
     assert "lazy-views" not in lower
     assert "exact" in lower
+
+
+def on_devices(sizes: tuple[int, ...] = SIZES["nccl"], layouts: int = LAYOUTS) -> list[Chunk]:
+    return list(plan({"nccl": sizes}, ALL, Level.L3, "quick", 5, layouts))
+
+
+def scripts_of(chunks: list[Chunk], size: int) -> int:
+    return examples([chunk for chunk in chunks if chunk.prop == "exact" and chunk.sizes == (size,) and not chunk.fresh])
+
+
+def test_in_nccl_a_chunk_has_one_world_size_and_every_property_of_a_device_is_played() -> None:
+    chunks = on_devices()
+    assert {len(chunk.sizes) for chunk in chunks} == {1}
+    assert {chunk.prop for chunk in chunks} == set(PROPERTIES) - {"models"}
+    assert chunks[0].prop == "soak"
+
+
+@pytest.mark.parametrize("layouts", [LAYOUTS, 300])
+def test_in_nccl_the_target_is_spread_over_all_sizes_most_of_it_over_small_worlds(layouts: int) -> None:
+    chunks = on_devices(layouts=layouts)
+    numbers = {size: scripts_of(chunks, size) for size in SIZES["nccl"]}
+    assert layouts <= sum(numbers.values()) < 1.6 * layouts
+    assert all(numbers.values())
+    assert sum(numbers[size] for size in (2, 3, 4)) > sum(numbers.values()) / 2
+    fresh = examples([chunk for chunk in chunks if chunk.fresh])
+    assert layouts / 10 <= fresh < layouts / 10 + 3
+
+
+def test_in_nccl_one_size_gets_the_whole_target() -> None:
+    assert scripts_of(on_devices((2,)), 2) >= LAYOUTS
+    assert {chunk.sizes for chunk in on_devices((8,))} == {(8,)}

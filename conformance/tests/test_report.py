@@ -43,13 +43,23 @@ def read(folder: Path) -> dict[str, Any]:
     return content
 
 
+def test_a_report_says_what_the_ranks_ran_on(tmp_path: Path) -> None:
+    found = result()
+    found.versions = {
+        "nccl": {1: {"torch": "2", "gpu": "b"}, 2: {"torch": "2", "gpu": "a"}, 0: {"torch": "2", "gpu": "a"}}
+    }
+    write(found, tmp_path, "mine:thing")
+    told = {key: value for key, value in read(tmp_path)["environment"].items() if key.startswith("nccl ranks")}
+    assert told == {"nccl ranks 0, 2": "torch 2, gpu a", "nccl ranks 1": "torch 2, gpu b"}
+
+
 def test_a_report_says_what_was_claimed_run_and_found(tmp_path: Path) -> None:
     write(result(), tmp_path, "mine:thing")
     content = read(tmp_path)
     assert (content["format"], content["specification"]) == (FORMAT, SPECIFICATION)
     assert content["environment"]["reshard-conformance"] == __version__
     assert content["implementation"]["profiles"] == ["batch", "core"]
-    assert content["worlds"] == {"sim": {"sizes": [1, 8], "layouts": 2, "fresh_layouts": 1}}
+    assert content["worlds"] == {"sim": {"sizes": [1, 8], "layouts": 2, "fresh_layouts": 1, "golden_beside": 0}}
     assert content["seed"] == 77
     assert content["line"] == "certified: thing 1.2 core L3 over 2 layouts (sim 2), 0 failures"
     assert content["exit_code"] == 0

@@ -16,7 +16,7 @@ from reshard_conformance.results import Result
 from reshard_conformance.search import Bench, Finding
 from reshard_conformance.suite import SuiteError
 from reshard_conformance.waivers import Waiver
-from reshard_conformance.workers import Part, WorkerError
+from reshard_conformance.workers import Part, Pulse, WorkerError
 from reshard_conformance.worlds.sim import SimWorld
 
 
@@ -66,7 +66,12 @@ def words(result: Result, *ids: str) -> list[str]:
 
 def test_golden_is_certified() -> None:
     parts: list[tuple[Part, int]] = []
-    result = suite.run("golden", jobs=1, tell=lambda part, chunks: parts.append((part, chunks)))
+
+    def tell(told: Part | Pulse, /, chunks: int) -> None:
+        if isinstance(told, Part):
+            parts.append((told, chunks))
+
+    result = suite.run("golden", jobs=1, tell=tell)
     assert result.line.startswith("certified: golden ")
     assert (
         f"core L3 over {len(result.layouts['sim'])} layouts (sim {len(result.layouts['sim'])}), 0 failures"

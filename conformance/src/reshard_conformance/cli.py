@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from reshard_conformance.environment import environment
 from reshard_conformance.generator import Space
 from reshard_conformance.mutants.plain import Plain
 from reshard_conformance.mutants.zoo import MUTANTS, hunt
+from reshard_conformance.plan import LAYOUTS
 from reshard_conformance.profiles import PROPERTIES
 from reshard_conformance.registry import RegistryError, known, load
 from reshard_conformance.registry import world as make_world
@@ -78,7 +78,13 @@ def run(
         Path | None, typer.Option("--report", help="Write report.json, junit.xml and index.html here.")
     ] = None,
     waivers: Annotated[Path | None, typer.Option(help="A TOML file of failures excused by public bugs.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Worker processes.")] = os.cpu_count() or 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Worker processes; one a processor by default, and in nccl two for each eight GPUs or fewer."
+        ),
+    ] = None,
+    layouts: Annotated[int, typer.Option(min=1, help="About how many layouts to draw in nccl.")] = LAYOUTS,
 ) -> None:
     """Judge an implementation by all that it claims; exit code 0 only with a certificate."""
     console = Console(highlight=False)
@@ -96,6 +102,7 @@ def run(
                 seed=fresh,
                 sizes=None if world_size is None else (world_size,),
                 jobs=jobs,
+                layouts=layouts,
                 waivers=excuses,
                 tell=tell,
             )

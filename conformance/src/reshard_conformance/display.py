@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
 from rich.table import Table
 
 from reshard_conformance.contract import Implementation, Profile
 from reshard_conformance.mutants.plain import Plain
 from reshard_conformance.mutants.zoo import Kill
+from reshard_conformance.plan import Chunk
+from reshard_conformance.profiles import PROPERTIES
 from reshard_conformance.report import failure_json, replay_command
 from reshard_conformance.requirements import Requirement
 from reshard_conformance.results import Failure, Result, Tally
 from reshard_conformance.search import Property
+from reshard_conformance.suite import Tell
 from reshard_conformance.waivers import Waiver
-from reshard_conformance.workers import Part
+from reshard_conformance.workers import Part, Pulse
 
-__all__ = ["failed", "heading", "hunted", "lists", "outcome", "progress", "unused"]
+__all__ = ["Progress", "failed", "heading", "hunted", "lists", "outcome", "progress", "unused"]
 
-Tell = Callable[[Part, int], None]
+#: How often a run tells how far it has come.
+SECONDS = 4.0
 
 
 def heading(console: Console, found: Implementation, versions: Mapping[str, str], seed: int) -> None:
@@ -35,30 +42,67 @@ def heading(console: Console, found: Implementation, versions: Mapping[str, str]
     console.print(f"fixed seeds from 0; --seed {seed} for the fresh part")
 
 
+class Progress:
+    """An account of a run that is on, and a line for each few seconds of it. clock: in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.began, self.last = clock(), -math.inf
+        self.parts = self.scripts = self.failed = 0
+        self.layouts: set[bytes] = set()
+        self.running: dict[Chunk, int] = {}
+
+    def take(self, told: Part | Pulse) -> None:
+        """Take in a part that has ended, or how far one has come."""
+        if isinstance(told, Pulse):
+            self.running[told.chunk] = told.layouts
+            return
+        self.running.pop(told.chunk, None)
+        self.parts += 1
+        self.scripts += told.scripts
+        self.failed += told.failure is not None
+        self.layouts |= told.layouts
+
+    def due(self, *, ended: bool) -> bool:
+        """Whether it is time for another line: some seconds after the last one, and at the end."""
+        if not ended and self.clock() - self.last < SECONDS:
+            return False
+        self.last = self.clock()
+        return True
+
+    def line(self, told: Part | Pulse, chunks: int) -> str:
+        """What is played, how much of it was played and how fast, and what has failed."""
+        chunk, layouts = told.chunk, len(self.layouts) + sum(self.running.values())
+        sizes = (
+            f"{chunk.sizes[0]} ranks" if len(chunk.sizes) == 1 else f"{min(chunk.sizes)} to {max(chunk.sizes)} ranks"
+        )
+        speed = layouts / max(self.clock() - self.began, 1e-3)
+        what = f"{chunk.world}, {PROPERTIES[chunk.prop].profile.value}/{chunk.prop}, {sizes}"
+        return f"{self.parts} of {chunks} parts, {layouts} layouts, {speed:.1f} a second, {self.failed} failed ({what})"
+
+
 @contextmanager
 def progress(console: Console) -> Iterator[Tell]:
-    """Something to tell of each part of a run: a live bar in a terminal, elsewhere a line at every tenth."""
-    counts = {"parts": 0, "scripts": 0, "failed": 0}
-
-    def count(part: Part) -> str:
-        counts["parts"] += 1
-        counts["scripts"] += part.scripts
-        counts["failed"] += part.failure is not None
-        return f"{counts['scripts']} scripts, {counts['failed']} searches failed"
-
+    """Something to tell of each part of a run: a live bar in a terminal, elsewhere a line every few seconds."""
+    account = Progress()
     if not console.is_terminal:
 
-        def tell(part: Part, parts: int) -> None:
-            text = count(part)
-            if counts["parts"] * 10 // parts > (counts["parts"] - 1) * 10 // parts:
-                console.print(f"{counts['parts']} of {parts} parts: {text}")
+        def tell(told: Part | Pulse, /, chunks: int) -> None:
+            account.take(told)
+            if account.due(ended=account.parts == chunks):
+                typer.echo(account.line(told, chunks))
 
         yield tell
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as bar:
+    with RichProgress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
-        yield lambda part, parts: bar.update(task, total=parts, advance=1, description=count(part))
+
+        def show_bar(told: Part | Pulse, /, chunks: int) -> None:
+            account.take(told)
+            bar.update(task, total=chunks, completed=account.parts, description=account.line(told, chunks))
+
+        yield show_bar
 
 
 def outcome(console: Console, result: Result, name: str, folder: Path) -> None:
@@ -71,6 +115,9 @@ def outcome(console: Console, result: Result, name: str, folder: Path) -> None:
         fresh = sum(failure.fresh and failure.world == world for failure in result.failures)
         number = len(result.fresh.get(world, ()))
         console.print(f"fresh part in {world}, seed {result.seed}: {number} layouts, {fresh} failures")
+        console.print(f"golden beside it in {world}: {len(result.beside.get(world, ()))} layouts")
+    for ranks, versions in result.ground.items():
+        console.print(f"{ranks}: {versions}", soft_wrap=True)
     elsewhere = ", ".join(profile.value for profile in result.profiles if profile not in result.shown)
     if elsewhere:
         console.print(f"claimed, but not shown in {', '.join(result.worlds)}: {elsewhere}", soft_wrap=True)

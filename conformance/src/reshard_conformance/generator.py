@@ -7,6 +7,8 @@ fixed when the strategy is made, so that what hypothesis draws under a seed stay
 from __future__ import annotations
 
 import math
+import random
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,7 +21,7 @@ from reshard_conformance.cases import DTYPES, VIEWED, Case, NestedInts, Side
 from reshard_conformance.contract import Level
 from reshard_conformance.coverage import CLASSES, NCCL_DTYPES, SideGeometry
 
-__all__ = ["Drawing", "Space", "batches", "cases", "one_of", "scripts", "viewed"]
+__all__ = ["Drawing", "Space", "batches", "cases", "one_of", "renumbered", "scripts", "viewed"]
 
 T = TypeVar("T")
 Shape: TypeAlias = tuple[int, ...]
@@ -57,12 +59,14 @@ class Space:
     """Where cases are drawn from.
 
     sizes: the world sizes. level: the level of core that no case goes beyond. elements: about the most elements of a
-    tensor; a shape that has to be even may need a few times more.
+    tensor; a shape that has to be even may need a few times more. few: a number that picks the few mesh shapes and orders
+    of ranks that scripts share, for worlds in which a communicator for new replica groups is dear; None: any.
     """
 
     sizes: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
     level: Level = Level.L3
     elements: int = 2048
+    few: int | None = None
 
     def __post_init__(self) -> None:
         least = 1 if self.level is Level.L3 else 2  # below L3 meshes are disjoint
@@ -91,7 +95,7 @@ def scripts(draw: Callable[..., Any], space: Space, wanted: Sequence[str] = ()) 
     script = [first]
     for _ in range(draw(one_of((0, 0, 0, 0, 0, 1, 1, 3)))):
         script.append(follow(draw, space, draw(one_of(tuple(script)))))
-    return tuple(script)
+    return tuple(script) if space.few is None else renumbered(script, space.few)
 
 
 @st.composite
@@ -101,7 +105,10 @@ def batches(draw: Callable[..., Any], space: Space) -> tuple[Case, ...]:
     count = draw(one_of((2, 3, 4, 5, 8)))
     zero = draw(one_of((False, False, True))) and space.level >= Level.L2
     goals = [("a dim of size 0",) if zero and number == 1 else () for number in range(count)]
-    return tuple(Drawing(draw, space.at(size), goal).case() for goal in goals)
+    drawn = [Drawing(draw, space.at(size), goal).case() for goal in goals]
+    if space.few is None:
+        return tuple(drawn)
+    return tuple(case for one in drawn for case in renumbered((one,), space.few))
 
 
 @st.composite
@@ -196,7 +203,10 @@ class Drawing:
 
     def grid(self, low: int, high: int, other_than: int = 0) -> Shape:
         ndim = 1 if self.space.level is Level.L0 else self.choose(self.asked(GOAL_MESH_NDIMS, MESH_NDIMS))
-        return self.choose(grids(ndim, low, high, other_than) or grids(ndim, 1, max(high, 1), other_than))
+        shapes = grids(ndim, low, high, other_than) or grids(ndim, 1, max(high, 1), other_than)
+        if self.space.few is None:
+            return self.choose(shapes)
+        return min(shapes, key=lambda shape: zlib.crc32(f"{self.space.few} {shape}".encode()))
 
     def ranks(self, world: int, src: int, dst: int, start: int) -> tuple[Sequence[int], Sequence[int]]:
         """The ranks of both sides, in mesh order."""
@@ -300,6 +310,22 @@ def mesh(grid: Shape, ranks: Sequence[int]) -> NestedInts:
         return tuple(ranks)
     step = len(ranks) // grid[0]
     return tuple(mesh(grid[1:], ranks[i * step : (i + 1) * step]) for i in range(grid[0]))
+
+
+def renumbered(script: Sequence[Case], number: int) -> tuple[Case, ...]:
+    """The same cases with other ranks: the first destination is in rank order, or in the one other order of this number."""
+    world, ranks = script[0].world_size, script[0].dst.ranks
+    order = list(range(world))
+    if list(ranks) != sorted(ranks):
+        random.Random(f"{number} {world}").shuffle(order)  # noqa: S311 - no secret
+        order[:2] = sorted(order[:2], reverse=True)  # so that no two of them ascend
+    others = [rank for rank in range(world) if rank not in ranks]
+    new = dict(zip((*ranks, *others), order, strict=True))
+
+    def moved(side: Side) -> Side:
+        return replace(side, mesh=mesh(side.mesh_shape, [new[rank] for rank in side.ranks]))
+
+    return tuple(replace(case, src=moved(case.src), dst=moved(case.dst)) for case in script)
 
 
 def mirrored(side: Side) -> Side:

@@ -10,7 +10,7 @@ from reshard_conformance.models import MAPPINGS
 from reshard_conformance.profiles import PROPERTIES
 from reshard_conformance.search import Property
 
-__all__ = ["EFFORTS", "SIZES", "Chunk", "plan", "played", "shown"]
+__all__ = ["EFFORTS", "LAYOUTS", "SIZES", "Chunk", "plan", "played", "shown"]
 
 #: How many times the fixed part of quick each effort plays.
 EFFORTS = {"quick": 1, "full": 5, "soak": 50}
@@ -35,21 +35,29 @@ AMOUNTS = {
     },
     "gloo": {"exact": (6, 3, 25), "models": NONE, "submissions": (1, 1, 1), "soak": NONE},
     "nccl": {
-        "exact": (12, 6, 30),
         "models": NONE,
-        "traffic": (1, 1, 40),
-        "memory": (1, 1, 40),
-        "batches": (1, 1, 30),
+        "traffic": (2, 1, 30),
+        "memory": (2, 1, 30),
+        "batches": (2, 1, 20),
         "submissions": (1, 1, 1),
-        "lives": (1, 1, 12),
-        "ordered": (1, 1, 30),
-        "reused": (1, 1, 30),
+        "lives": (2, 1, 5),
+        "cleared": (1, 1, 6),
+        "dropped": (1, 1, 6),
+        "partly-cleared": (1, 1, 6),
+        "ordered": (2, 1, 15),
+        "reused": (2, 1, 15),
         "soak": (1, 1, 1),
         "vast": (1, 1, 1),
         "vast-batch": (1, 1, 1),
     },
 }
 OTHERS = {"sim": (1, 1, 80), "gloo": (1, 1, 8), "nccl": (1, 1, 8)}
+#: About how many layouts the steered property of a quick run draws in nccl, where a minute has to do for many of them.
+LAYOUTS = 2300
+#: How they are spread over world sizes: ranks that share a GPU take turns on it.
+SHARES = {2: 6, 3: 6, 4: 6}
+#: Scripts of one chunk there, and of one round of it; the scripts of a chunk share meshes, and so communicators.
+CHUNK, ROUND = 330, 30
 #: Seeds of the fixed part stay below this.
 FRESH = 1 << 40
 
@@ -71,28 +79,82 @@ class Chunk:
 
 
 def plan(
-    worlds: Mapping[str, tuple[int, ...]], profiles: Sequence[Profile], level: Level, effort: str, seed: int
+    worlds: Mapping[str, tuple[int, ...]],
+    profiles: Sequence[Profile],
+    level: Level,
+    effort: str,
+    seed: int,
+    layouts: int = LAYOUTS,
 ) -> tuple[Chunk, ...]:
     """The chunks of a run in these worlds (with their sizes): the fixed part, and a tenth of it under the fresh seed.
 
-    What is played once has nothing fresh about it.
+    What is played once has nothing fresh about it. layouts: about how many a quick run draws in nccl.
     """
     fixed: list[Chunk] = []
     fresh: list[Chunk] = []
     for world, sizes in worlds.items():
-        for prop in shown(world, played(profiles, level)):
+        for place, prop in enumerate(shown(world, played(profiles, level))):
+            if world == "nccl":
+                fixed += on_devices(prop, place, sizes, EFFORTS[effort], layouts)
+                fresh += fresh_on_devices(prop, sizes, seed, layouts)
+                continue
             number, rounds, examples = amount(world, prop)
             number *= EFFORTS[effort]
             fixed += [Chunk(world, prop.name, sizes, place, rounds, examples) for place in range(number)]
             most = rounds * examples
             left = -(-number * most // 10) if most > 1 else 0
-            for place, start in enumerate(range(0, left, most or 1)):
+            for start in range(0, left, most or 1):
                 few = min(most, left - start)
-                fresh.append(Chunk(world, prop.name, sizes, FRESH + (seed << 20) + place, 1, few, fresh=True))
+                fresh.append(Chunk(world, prop.name, sizes, fresh_seed(seed, start // most), 1, few, fresh=True))
+    fixed.sort(key=lambda chunk: chunk.prop != "soak")  # it takes longest: others are played beside it
     return (*fixed, *fresh)
 
 
+def fresh_seed(seed: int, place: int) -> int:
+    return FRESH + (seed << 20) + place
+
+
+def on_devices(prop: Property, place: int, sizes: tuple[int, ...], times: int, layouts: int) -> list[Chunk]:
+    """The fixed chunks of a property in nccl, each of one world size: with another size come other communicators."""
+    if not prop.steered:
+        number, rounds, examples = amount("nccl", prop)
+        turns = few_ranks(sizes)[: 1 if rounds * examples == 1 else None]
+        return [
+            Chunk("nccl", prop.name, (turns[(place + turn) % len(turns)],), turn, rounds, examples)
+            for turn in range(number * times)
+        ]
+    chunks: list[Chunk] = []
+    for size, scripts in spread(sizes, layouts * times).items():
+        number = -(-scripts // CHUNK)
+        rounds = -(-scripts // (number * ROUND))
+        chunks += [Chunk("nccl", prop.name, (size,), len(chunks) + turn, rounds, ROUND) for turn in range(number)]
+    return chunks
+
+
+def fresh_on_devices(prop: Property, sizes: tuple[int, ...], seed: int, layouts: int) -> list[Chunk]:
+    """A tenth of the steered property in nccl, in small worlds."""
+    turns = few_ranks(sizes) if prop.steered else ()
+    examples = -(-layouts // (10 * max(1, len(turns))))
+    return [
+        Chunk("nccl", prop.name, (size,), fresh_seed(seed, place), 1, examples, fresh=True)
+        for place, size in enumerate(turns)
+    ]
+
+
+def few_ranks(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The smaller of the world sizes, of several ranks if there are any."""
+    several = tuple(size for size in sizes if size > 1) or sizes
+    return tuple(size for size in several if size <= 4) or several[:1]
+
+
+def spread(sizes: tuple[int, ...], scripts: int) -> dict[int, int]:
+    """How many scripts each world size gets."""
+    whole = sum(SHARES.get(size, 1) for size in sizes)
+    return {size: -(-scripts * SHARES.get(size, 1) // whole) for size in sizes}
+
+
 def amount(world: str, prop: Property) -> tuple[int, int, int]:
+    """Chunks, rounds a chunk and examples a round of quick; those of a steered property in nccl follow from LAYOUTS."""
     if world != "nccl" and prop.profile in DEVICES:
         return NONE
     return AMOUNTS[world].get(prop.name, OTHERS[world])

@@ -79,7 +79,7 @@ def to_json(result: Result, name: str) -> dict[str, Any]:
         "seed": result.seed,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(result.seconds, 1),
-        "environment": environment(),
+        "environment": environment() | result.ground,
         "requirements": [
             {
                 "id": verdict.requirement.id,
@@ -115,6 +115,7 @@ def world_json(result: Result, world: str) -> dict[str, Any]:
         "sizes": list(result.worlds[world]),
         "layouts": len(result.layouts.get(world, ())),
         "fresh_layouts": len(result.fresh.get(world, ())),
+        "golden_beside": len(result.beside.get(world, ())),
     }
 
 

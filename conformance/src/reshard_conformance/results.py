@@ -109,8 +109,9 @@ class Result:
     """A run of the suite for one implementation.
 
     profiles: the claimed ones that were asked for. worlds: the world sizes by name of the world. seed: of the fresh
-    part. layouts, fresh: the distinct layouts of the fixed and of the fresh part, by world. stopped: whether the run
-    ended early, after many failures.
+    part. layouts, fresh: the distinct layouts of the fixed and of the fresh part, by world; beside: those on which golden
+    played along. versions: what the ranks ran on, by world and rank. stopped: whether the run ended early, after many
+    failures.
     """
 
     implementation: str
@@ -123,6 +124,8 @@ class Result:
     tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
     layouts: dict[str, set[bytes]] = field(default_factory=dict)
     fresh: dict[str, set[bytes]] = field(default_factory=dict)
+    beside: dict[str, set[bytes]] = field(default_factory=dict)
+    versions: dict[str, dict[int, Mapping[str, str]]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     stopped: bool = False
     seconds: float = 0.0
@@ -132,6 +135,17 @@ class Result:
         """Those of the profiles that some world of the run can show; a certificate is for these."""
         here = {tally.profile for tally in self.tallies.values()}
         return tuple(profile for profile in self.profiles if profile in here)
+
+    @property
+    def ground(self) -> dict[str, str]:
+        """What the ranks of each world ran on, those alike together."""
+        found: dict[str, str] = {}
+        for world, ranks in self.versions.items():
+            alike: dict[str, list[int]] = {}
+            for rank, versions in sorted(ranks.items()):
+                alike.setdefault(", ".join(f"{name} {value}" for name, value in versions.items()), []).append(rank)
+            found |= {f"{world} ranks {', '.join(map(str, members))}": text for text, members in alike.items()}
+        return found
 
     @property
     def open(self) -> list[Failure]:

@@ -25,7 +25,19 @@ from reshard_conformance.playing import Outcome, cases_of
 from reshard_conformance.trace import Event, balance
 from reshard_conformance.worlds import Session, World
 
-__all__ = ["Bench", "Drawn", "Finding", "Halt", "Property", "Script", "limits", "open_groups", "search", "world_size"]
+__all__ = [
+    "SHRINKS",
+    "Bench",
+    "Drawn",
+    "Finding",
+    "Halt",
+    "Property",
+    "Script",
+    "limits",
+    "open_groups",
+    "search",
+    "world_size",
+]
 
 Script: TypeAlias = tuple[Step, ...]
 

@@ -6,28 +6,40 @@ The chunks of a run are fixed. A small part more is drawn under a fresh seed and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol
 
 from reshard_conformance.contract import Claims, Implementation, Level, Profile
 from reshard_conformance.coverage import Coverage
-from reshard_conformance.plan import EFFORTS, SIZES, plan, shown
+from reshard_conformance.plan import EFFORTS, LAYOUTS, SIZES, plan, shown
 from reshard_conformance.profiles import PROPERTIES
 from reshard_conformance.registry import WORLDS, load
 from reshard_conformance.results import Failure, Result, Tally
 from reshard_conformance.waivers import Waiver
-from reshard_conformance.workers import Part, play
+from reshard_conformance.workers import Part, Pulse, play
 from reshard_conformance.worlds import nccl
 from reshard_conformance.worlds.sim import SimWorld
 
-__all__ = ["SuiteError", "check_worlds", "run"]
+__all__ = ["SuiteError", "Tell", "check_worlds", "run"]
 
 #: The most ranks of a session in worlds without devices.
 MOST = {"sim": SimWorld.max_size, "gloo": 8}
 #: A run ends early when so many searches have failed.
 ENOUGH = 8
+
+
+class Tell(Protocol):
+    """Is told of parts, and of how far they have come, with the number of chunks in all."""
+
+    def __call__(self, told: Part | Pulse, /, chunks: int) -> object: ...
+
+
+def unheard(told: Part | Pulse, /, chunks: int) -> None:
+    """Nobody wants to know."""
 
 
 class SuiteError(ValueError):
@@ -42,15 +54,17 @@ def run(
     effort: str = "quick",
     seed: int = 0,
     sizes: tuple[int, ...] | None = None,
-    jobs: int = 2,
+    jobs: int | None = 2,
+    layouts: int = LAYOUTS,
     waivers: Sequence[Waiver] = (),
-    tell: Callable[[Part, int], None] | None = None,
+    tell: Tell = unheard,
 ) -> Result:
     """Judge an implementation by the profiles that it claims (or those of them that are named).
 
     implementation: a name as on the command line; an object can be judged in sim only, and in this process.
-    seed: of the fresh part. sizes: the world sizes to draw from. jobs: worker processes.
-    tell: is told of every part that was played, and of the number of chunks in all.
+    seed: of the fresh part. sizes: the world sizes to draw from. jobs: worker processes; None:
+    as many as the machine carries. layouts: about how many a quick run draws in nccl.
+    tell: is told of every part that was played, and on the way how far parts have come, with the number of chunks in all.
     Raises SuiteError for a run that cannot be, RegistryError for an unknown implementation.
     """
     found = load(implementation) if isinstance(implementation, str) else implementation
@@ -61,13 +75,13 @@ def run(
     }
     result = Result(found.name, found.version, found.claims, chosen(found.claims, profiles), spread, effort, seed)
     result.tallies = tallies(result)
-    chunks = plan(spread, result.profiles, found.claims.level, effort, seed)
+    chunks = plan(spread, result.profiles, found.claims.level, effort, seed, layouts)
     began = time.monotonic()
-    with closing(play(chunks, implementation, found.claims.level, jobs)) as parts:
+    beat = partial(tell, chunks=len(chunks))
+    with closing(play(chunks, implementation, found.claims.level, jobs, beat)) as parts:
         for part in parts:
             take(result, part, waivers)
-            if tell is not None:
-                tell(part, len(chunks))
+            tell(part, len(chunks))
             if sum(tally.failed for tally in result.tallies.values()) >= ENOUGH:
                 result.stopped = True
                 break
@@ -132,6 +146,9 @@ def take(result: Result, part: Part, waivers: Sequence[Waiver]) -> None:
     chunk = part.chunk
     tally = result.tallies[chunk.world, chunk.prop]
     (result.fresh if chunk.fresh else result.layouts).setdefault(chunk.world, set()).update(part.layouts)
+    result.beside.setdefault(chunk.world, set()).update(part.beside)
+    if part.versions:
+        result.versions.setdefault(chunk.world, {}).update(part.versions)
     if not chunk.fresh:
         tally.scripts += part.scripts
         tally.coverage.merge(part.cases, part.counts)

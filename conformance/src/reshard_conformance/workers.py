@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from typing import TypeAlias
 
 import torch
 
 from reshard_conformance import registry
 from reshard_conformance.cases import dump
-from reshard_conformance.contract import Implementation, Level
+from reshard_conformance.contract import Implementation, Level, Profile
 from reshard_conformance.coverage import CLASSES, Geometry
 from reshard_conformance.generator import Space
 from reshard_conformance.plan import Chunk
 from reshard_conformance.playing import cases_of
 from reshard_conformance.profiles import PROPERTIES
 from reshard_conformance.results import Failure
-from reshard_conformance.search import Bench, Finding, search
+from reshard_conformance.search import SHRINKS, Bench, Finding, search
 from reshard_conformance.worlds import World
 from reshard_conformance.worlds.nccl import shares
 
-__all__ = ["Part", "Stage", "WorkerError", "play"]
+__all__ = ["Part", "Pulse", "Stage", "WorkerError", "failure_of", "play"]
+
+
+#: Pools of rank processes that share a set of GPUs, where nobody says how many.
+POOLS = 2
+#: Profiles whose scripts clear by themselves, and begin with nothing kept.
+CLEARING = {Profile.LIFECYCLE, Profile.AGREEMENT}
+#: How often a failing script is tried again in nccl to make it smaller: each time communicators are made anew.
+TRIES = 40
+#: Seconds between two words on how far a chunk has come.
+PULSE = 1.0
 
 
 class WorkerError(RuntimeError):
@@ -36,7 +49,10 @@ class WorkerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Part:
-    """What a chunk played: scripts, distinct layouts (as digests), cases by coverage class, and its failure if any."""
+    """What a chunk played: scripts, distinct layouts (as digests), cases by coverage class, and its failure if any.
+
+    beside: those of the layouts on which golden played along. versions: what each rank ran on.
+    """
 
     chunk: Chunk
     scripts: int
@@ -44,35 +60,70 @@ class Part:
     cases: int
     counts: Mapping[str, int]
     failure: Failure | None
+    beside: frozenset[bytes] = frozenset()
+    versions: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """How far a chunk has come: scripts and distinct layouts so far."""
+
+    chunk: Chunk
+    scripts: int
+    layouts: int
+
+
+Tell: TypeAlias = Callable[[Pulse], object]
+
+
+def unheard(pulse: Pulse) -> None:
+    """Nobody wants to know."""
 
 
 def play(
-    chunks: Sequence[Chunk], implementation: str | Implementation, level: Level, jobs: int
+    chunks: Sequence[Chunk],
+    implementation: str | Implementation,
+    level: Level,
+    jobs: int | None = None,
+    tell: Tell = unheard,
 ) -> Generator[Part, None, None]:
-    """Play the chunks, in the order in which they end; an implementation that is no name in this process only."""
+    """Play the chunks, in the order in which they end; an implementation that is no name in this process only.
+
+    jobs: processes that play chunks; None: one a processor, and in nccl POOLS for each set of GPUs.
+    """
     if jobs == 1 or not isinstance(implementation, str):
         with closing(Stage(implementation, level)) as stage:
             for chunk in chunks:
-                yield stage.play(chunk)
+                yield stage.play(chunk, tell)
         return
-    free = sum(chunk.world != "nccl" for chunk in chunks)
-    gpus = shares() if free < len(chunks) else []
-    sets = [*gpus[:jobs], *([()] * max(0, min(jobs - len(gpus), free)))]
-    workers = [Worker(implementation, level, one) for one in sets]
+    workers = [Worker(implementation, level, gpus) for gpus in dealt(chunks, jobs)]
     try:
-        yield from spread(chunks, workers)
+        yield from spread(chunks, workers, tell)
     finally:
         for worker in workers:
             worker.end()
 
 
-def spread(chunks: Sequence[Chunk], workers: Sequence[Worker]) -> Generator[Part, None, None]:
+def dealt(chunks: Sequence[Chunk], jobs: int | None) -> list[tuple[int, ...]]:
+    """The GPUs of each worker: disjoint sets as far as there are any, then the same ones again; none for other worlds."""
+    device = sum(chunk.world == "nccl" for chunk in chunks)
+    sets = shares() if device else []
+    most = (os.cpu_count() or 1) if jobs is None else jobs
+    pools = min(device, most, len(sets) * POOLS if jobs is None else jobs)
+    return [sets[place % len(sets)] for place in range(pools)] + [()] * min(len(chunks) - device, most - pools)
+
+
+def spread(chunks: Sequence[Chunk], workers: Sequence[Worker], tell: Tell) -> Generator[Part, None, None]:
     """Give every worker its next chunk as soon as it has ended one."""
     waiting = list(chunks)
     busy = {worker.pipe: worker for worker in workers if worker.start(waiting)}
     while busy:
         for worker in [busy[pipe] for pipe in busy.keys() & set(wait(list(busy)))]:
-            yield worker.part()
+            told = worker.told()
+            if isinstance(told, Pulse):
+                tell(told)
+                continue
+            yield told
             if not worker.start(waiting):
                 del busy[worker.pipe]
 
@@ -98,13 +149,14 @@ class Worker:
             self.pipe.send(mine[0])
         return bool(mine)
 
-    def part(self) -> Part:
+    def told(self) -> Part | Pulse:
+        """What the process says next."""
         try:
             answer = self.pipe.recv()
         except EOFError:
             self.process.join()
             raise WorkerError(f"a worker process of the suite died with exit code {self.process.exitcode}") from None
-        if not isinstance(answer, Part):
+        if not isinstance(answer, Part | Pulse):
             raise WorkerError(f"a worker process of the suite failed:\n{answer}")
         return answer
 
@@ -128,13 +180,26 @@ def serve(pipe: Connection, implementation: str, level: Level, gpus: tuple[int, 
             except EOFError:
                 return
             try:
-                answer: object = stage.play(chunk)
+                answer: object = stage.play(chunk, pipe.send)
             except Exception:  # noqa: BLE001 - told to the parent, which raises it
                 answer = traceback.format_exc()
             try:
                 pipe.send(answer)
             except BrokenPipeError:
                 return
+
+
+class Beat:
+    """Tells how far a chunk has come, once in PULSE seconds at most."""
+
+    def __init__(self, chunk: Chunk, tell: Tell) -> None:
+        self.chunk, self.tell = chunk, tell
+        self.last = time.monotonic()
+
+    def __call__(self, bench: Bench) -> None:
+        if time.monotonic() - self.last > PULSE:
+            self.last = time.monotonic()
+            self.tell(Pulse(self.chunk, bench.scripts, len(bench.layouts)))
 
 
 class Stage:
@@ -153,18 +218,28 @@ class Stage:
         self.implementation, self.level, self.renew, self.gpus = implementation, level, renew, gpus
         self.worlds: dict[str, World] = {}
 
-    def play(self, chunk: Chunk) -> Part:
-        """Play one chunk."""
+    def play(self, chunk: Chunk, tell: Tell = unheard) -> Part:
+        """Play one chunk, and tell now and then how far it has come."""
         prop = PROPERTIES[chunk.prop]
         if chunk.world not in self.worlds:
             self.worlds[chunk.world] = registry.world(chunk.world, self.gpus)
-        space = Space(chunk.sizes, self.level)
-        world = self.worlds[chunk.world]
-        with closing(Bench(world, self.implementation, space, prop.traced, self.renew)) as bench:
+        world, dear = self.worlds[chunk.world], chunk.world == "nccl"
+        bench = Bench(
+            *(world, self.implementation, Space(chunk.sizes, self.level, few=chunk.seed if dear else None)),
+            *(prop.traced, self.renew),
+            keep=dear and prop.profile not in CLEARING,
+            most=TRIES if dear else SHRINKS,
+            beat=Beat(chunk, tell),
+        )
+        with closing(bench):
             finding = search(prop, bench, chunk.seed, chunk.rounds, chunk.examples)
-        failure = None if finding is None else failure_of(chunk, finding)
         coverage = bench.coverage
-        return Part(chunk, bench.scripts, frozenset(bench.layouts), coverage.total, dict(coverage.counts), failure)
+        return Part(
+            *(chunk, bench.scripts, frozenset(bench.layouts), coverage.total, dict(coverage.counts)),
+            failure=None if finding is None else failure_of(chunk, finding),
+            beside=frozenset(bench.beside),
+            versions=dict(world.versions),
+        )
 
     def close(self) -> None:
         """End the worlds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from reshard_conformance import registry
 from reshard_conformance.cases import Batch, Case, Clear, Destroy, Fault, Side, Step
@@ -117,3 +118,18 @@ def test_a_session_fits_the_pool(gloo: GlooWorld, size: int) -> None:
 def test_one_session_at_a_time(gloo: GlooWorld) -> None:
     with gloo.open(2, "golden"), pytest.raises(RuntimeError, match="still open"):
         gloo.open(2, "golden")
+
+
+def test_only_the_processes_that_a_session_needs_are_started(plugins: str) -> None:
+    world = GlooWorld(registry.place_of, size=3)
+    try:
+        with world.open(1, "golden"):
+            assert len(world.pool.processes) == 1
+        first = world.pool.processes[0].process.pid
+        with world.open(2, "golden") as session:
+            assert len(world.pool.processes) == 2
+            assert session.play(Case(2, (3,), "int8", Side((0,), ("R",)), Side((1,), ("R",)))).verdict == "pass"
+        assert world.pool.processes[0].process.pid == first
+    finally:
+        world.close()
+    assert world.versions == {rank: {"torch": torch.__version__} for rank in (0, 1)}

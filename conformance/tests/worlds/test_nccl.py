@@ -114,6 +114,32 @@ def test_chunks_of_nccl_go_to_a_worker_with_gpus_alone() -> None:
     assert [chunk.seed for chunk in taken] == [0, 2, 1, 3, 0, 2]
 
 
+@pytest.mark.parametrize(
+    ("gpus", "jobs", "dealt"),
+    [
+        (2, None, [(0, 1), (0, 1), (), (), (), ()]),
+        (2, 1, [(0, 1)]),
+        (2, 4, [(0, 1)] * 4),
+        (16, 3, [tuple(range(8)), tuple(range(8, 16)), tuple(range(8))]),
+    ],
+)
+def test_pools_share_gpus_where_more_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, jobs: int | None, dealt: list[tuple[int, ...]]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(workers.os, "cpu_count", lambda: 6)
+    worlds = ["nccl"] * 5 + ["sim"] * 9
+    chunks = [Chunk(world, "exact", (2,), place, 1, 1) for place, world in enumerate(worlds)]
+    assert workers.dealt(chunks, jobs) == dealt
+
+
+def test_the_driver_is_told_where_it_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "version"
+    assert nccl.driver(file) == "not known"
+    file.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.82.07  Release Build\n")
+    assert nccl.driver(file) == "580.82.07"
+
+
 def test_without_a_gpu_a_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(suite.SuiteError, match="world 'nccl' needs a GPU"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -47,6 +48,10 @@ class World(Protocol):
     @property
     def max_size(self) -> int:
         """The most ranks that a session can have."""
+
+    @property
+    def versions(self) -> Mapping[int, Mapping[str, str]]:
+        """What the ranks of processes of their own have run on so far, by rank."""
 
     def open(self, size: int, implementation: str | Implementation, *, traced: bool = True) -> Session:
         """Start a session of `size` ranks.

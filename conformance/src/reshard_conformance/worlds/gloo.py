@@ -57,6 +57,10 @@ class GlooHost:
             group.communicator.inner.destroy()
             dist.destroy_process_group(group.process_group)
 
+    def versions(self) -> dict[str, str]:
+        """Nothing: gloo is torch's own."""
+        return {}
+
     def close(self, *, clear: bool) -> None:
         del clear
         dist.destroy_process_group()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ __all__ = ["NcclWorld", "lacking", "most", "release", "shares"]
 RANKS, SHARE = 8, 4
 #: The first release of NCCL that lets ranks share a GPU, and what it has to be told then.
 SHARING = (2, 30)
+#: Where Linux shows the driver.
+DRIVER = Path("/proc/driver/nvidia/version")
 CROWDED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8"}
 
 
@@ -54,6 +57,12 @@ def release() -> tuple[int, ...]:
 
     number = version()
     return number // 10_000, number // 100 % 100, number % 100
+
+
+def driver(file: Path = DRIVER) -> str:
+    """The release of the GPUs' driver, as its kernel module tells it."""
+    found = re.search(r"\b\d+(\.\d+)+", file.read_text(encoding="utf-8")) if file.exists() else None
+    return found.group() if found else "not known"
 
 
 def shares() -> list[tuple[int, ...]]:
@@ -118,6 +127,15 @@ class NcclHost:
         if isinstance(group, NcclGroup):
             self.taken.remove(group.nccl_communicator)
             self.process.free[self.size].append(group.nccl_communicator)
+
+    def versions(self) -> dict[str, str]:
+        """NCCL as it is loaded, CUDA as torch was built with it, the GPU and its driver."""
+        return {
+            "nccl": ".".join(map(str, release())),
+            "cuda": str(torch.version.cuda),
+            "gpu": torch.cuda.get_device_name(self.device),
+            "driver": driver(),
+        }
 
     def close(self, *, clear: bool) -> None:
         """Keep the communicators for the next session; after a failure nobody knows what is under way on them."""

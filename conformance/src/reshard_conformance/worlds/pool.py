@@ -93,17 +93,19 @@ class Answers:
 
 
 class Pool:
-    """The rank processes, started when they are first needed; `start` is called in each of them."""
+    """The rank processes, started when they are first needed; `begin` is called in each of them."""
 
-    def __init__(self, size: int, grace: float, start: Start) -> None:
-        self.size, self.grace, self.begin = size, grace, start
+    def __init__(self, grace: float, begin: Start) -> None:
+        self.grace, self.begin = grace, begin
         self.store: TCPStore | None = None
         self.processes: list[RankProcess] = []
 
-    def start(self) -> None:
-        if not self.processes:
+    def start(self, size: int) -> None:
+        """Let there be so many."""
+        if self.store is None:
             self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            self.processes = [RankProcess(rank, self.store.port, self.begin) for rank in range(self.size)]
+        for rank in range(len(self.processes), size):
+            self.processes.append(RankProcess(rank, self.store.port, self.begin))
 
     def ask(self, size: int, message: object, limit: float) -> Answers:
         """Give the message to the first `size` ranks, and collect their answers for at most `limit` seconds."""

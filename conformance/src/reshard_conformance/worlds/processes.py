@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from types import TracebackType
 from typing import Self
@@ -11,7 +11,7 @@ from reshard_conformance.cases import Clear, Step, dump
 from reshard_conformance.contract import Implementation
 from reshard_conformance.playing import Options, Outcome, cases_of, check_playable, judge
 from reshard_conformance.worlds.pool import Answers, Pool
-from reshard_conformance.worlds.ranks import Closing, Opening, Playing, Start
+from reshard_conformance.worlds.ranks import Closing, Opened, Opening, Playing, Start
 
 __all__ = ["ProcessSession", "ProcessWorld"]
 
@@ -30,9 +30,10 @@ class ProcessWorld:
 
     def __init__(self, place: Callable[[str], str], start: Start, size: int, limit: float, grace: float) -> None:
         self.place, self.max_size, self.limit, self.grace = place, size, limit, grace
-        self.pool = Pool(size, grace, start)
+        self.pool = Pool(grace, start)
         self.numbers = count()
         self.busy = False
+        self.versions: dict[int, Mapping[str, str]] = {}
 
     def open(self, size: int, implementation: str | Implementation, *, traced: bool = True) -> ProcessSession:
         """Start a session; the implementation is a name, since the rank processes load it."""
@@ -63,11 +64,13 @@ class ProcessSession:
     def begin(self) -> None:
         """Open a new session in the ranks; a pool that cannot do so is started once more."""
         for last in (False, True):
-            self.world.pool.start()
+            self.world.pool.start(self.size)
             timeout = self.world.limit + START  # a rank that waits is found by the limit, with its place, not by this
             opening = Opening(next(self.world.numbers), self.size, self.place, self.traced, timeout)
             answers = self.world.pool.ask(self.size, opening, START)
             if answers.whole:
+                opened = [answer for answer in answers.given.values() if isinstance(answer, Opened)]
+                self.world.versions |= {answer.rank: answer.versions for answer in opened}
                 return
             self.world.pool.kill()
             if last:

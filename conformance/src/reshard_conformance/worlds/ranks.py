@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,7 +20,7 @@ from reshard_conformance.loading import locate
 from reshard_conformance.oracle import Truth
 from reshard_conformance.playing import Host, Options, Player, RankReport, cases_of
 
-__all__ = ["WHERE", "Closing", "Opening", "Playing", "SessionHost", "Start", "Trouble", "serve"]
+__all__ = ["WHERE", "Closing", "Opened", "Opening", "Playing", "SessionHost", "Start", "Trouble", "serve"]
 
 #: The signal on which a rank process writes where it is.
 WHERE = signal.SIGUSR1
@@ -35,6 +35,14 @@ class Opening:
     place: str
     traced: bool
     timeout: float
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The answer of a rank that has opened a session: what it runs on."""
+
+    rank: int
+    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,9 @@ class Trouble:
 class SessionHost(Host, Protocol):
     """The host of one rank in one session."""
 
+    def versions(self) -> Mapping[str, str]:
+        """What lies under the rank beside torch, by name."""
+
     def close(self, *, clear: bool) -> None:
         """End the session; clear: its ranks are in step and have given back all that they made."""
 
@@ -85,15 +96,16 @@ class RankServer:
         if isinstance(message, Playing):
             return self.play(message)
         if isinstance(message, Opening):
-            self.open(message)
+            return self.open(message)
         if isinstance(message, Closing):
             self.close(clear=message.clear)
         return None
 
-    def open(self, opening: Opening) -> None:
+    def open(self, opening: Opening) -> Opened:
         implementation = cast("Implementation", locate(opening.place))
         self.host = self.hosts(opening)
         self.player = Player(self.rank, implementation, self.host)
+        return Opened(self.rank, {"torch": torch.__version__, **self.host.versions()})
 
     def play(self, playing: Playing) -> RankReport:
         if self.player is None:

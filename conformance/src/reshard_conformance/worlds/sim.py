@@ -62,6 +62,7 @@ class SimWorld:
     def __init__(self, load: Callable[[str], Implementation], limit: float = 60.0) -> None:
         self.load, self.limit = load, limit
         self.pool = Pool()
+        self.versions: dict[int, dict[str, str]] = {}
 
     def open(self, size: int, implementation: str | Implementation, *, traced: bool = True) -> SimSession:
         """Start a session; a simulated one is traced in any case."""
