@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import builtins
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from restripe.bench.rows import rows
 from restripe.bench.world import BenchError, gpus
-from restripe.cli import app, chosen
+from restripe.cli import app, chosen, worlds
+from restripe.spelling import SpellingError
+
+PAIR = ("explain", "--shape", "4096x2560", "--src", "8:S(0)", "--dst", "2x4:R,S(1)")
+MODEL = ("--model", "qwen3-4b", "--train", "TP2xDP4", "--generate", "TP4xDP2")
+
+
+def told(*arguments: str) -> str:
+    """What a command prints."""
+    outcome = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return outcome.output
+
+
+def refused(*arguments: str) -> str:
+    """The sentence of a command that cannot be done."""
+    outcome = CliRunner().invoke(app, arguments)
+    assert outcome.exit_code == 2
+    assert len(outcome.output.splitlines()) == 1
+    return outcome.output
 
 
 def test_bench_needs_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    outcome = CliRunner().invoke(app, ["bench"])
-    assert outcome.exit_code == 2
-    assert outcome.output == "expected at least two GPUs on this host, found 1\n"
+    assert refused("bench") == "expected at least two GPUs on this host, found 1\n"
 
 
 def test_an_odd_gpu_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +50,78 @@ def test_rows_are_chosen_by_a_part_of_their_name() -> None:
     assert [row.name for row in chosen("exchange")] == ["exchange 16 KiB", "exchange 262 MB"]
     with pytest.raises(BenchError, match=r"no row is named 'none'; there are .*point 16 KiB"):
         chosen("none")
+
+
+def test_bench_plan_needs_no_gpu() -> None:
+    found: Sequence[Mapping[str, object]] = json.loads(told("bench", "plan", "--ranks", "2,8", "--json"))
+    assert [each["ranks"] for each in found] == [2, 8]
+    assert {"plan_ms", "lookup_us"} <= set(found[0])
+    assert "us a look-up" in told("bench", "plan", "--ranks", "2")
+    with pytest.raises(SpellingError, match=r"expected even sizes of worlds, joined by commas, .* got '64,7'"):
+        worlds("64,7")
+
+
+def test_explain_a_pair(tmp_path: Path) -> None:
+    text = told(*PAIR, "--messages", "2", "--picture", str(tmp_path / "move.svg"))
+    for part in ("8:S(0) on ranks 0-7", "2x4:R,S(1) on ranks 8-15", "striped", "30 more", "fan-out", "times the least"):
+        assert part in text
+    assert (tmp_path / "move.svg").exists()
+
+
+def test_a_mesh_and_ranks_can_stand_apart() -> None:
+    apart = ("explain", "--shape", "8x4", "--src-mesh", "2x2", "--src", "R,S(0)", "--dst-mesh", "4", "--dst", "S(1)")
+    text = told(*apart, "--src-ranks", "4-7", "--dst-ranks", "0-3", "--dtype", "int8")
+    assert "2x2:R,S(0) on ranks 4-7" in text
+    assert "4:S(1) on ranks 0-3" in text
+
+
+def test_explain_a_model(tmp_path: Path) -> None:
+    text = told("explain", *MODEL, "--picture", str(tmp_path / "model.png"))
+    for part in ("gate, up", "4x2:R,S(0)", "sender x", "396", "predicted"):
+        assert part in text
+    assert (tmp_path / "model.png").exists()
+
+
+def test_simulate() -> None:
+    assert "every byte once: 14,536,359,936 bytes" in told("simulate", *MODEL)
+    found = json.loads(told("simulate", *MODEL, "--json"))
+    assert found["all"]["tensors"] == 396
+    assert found["all"]["busiest_sender_ratio"] == pytest.approx(1)
+
+
+def test_rates_change_the_prediction() -> None:
+    def predicted(*rates: str) -> float:
+        return float(json.loads(told("simulate", *MODEL, "--json", *rates))["all"]["predicted_ms"]["messages"])
+
+    assert predicted("--network", "4.5") == pytest.approx(10 * predicted(), rel=0.01)
+    assert predicted("--host-ranks", "16") < predicted() / 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("explain",), "expected a tensor (--shape 4096x2560"),
+        ((*PAIR, *MODEL), "expected a tensor (--shape 4096x2560"),
+        ((*PAIR, "--dst-ranks", "8-9"), "expected one rank for each place of a mesh of shape (2, 4)"),
+        ((*PAIR[:-1], "8:S(2)"), "names tensor dim 2, but the tensor has 2 dims"),
+        ((*PAIR, "--link", "0"), "expected a link above 0, got 0.0"),
+        ((*PAIR, "--picture", "move.pdf"), "expected a picture's name to end in .svg or .png"),
+        (("simulate", *MODEL[:-1], "TP3"), "layers.0.q has 32 heads, which do not spread evenly over TP3"),
+    ],
+)
+def test_what_cannot_be_done(arguments: Sequence[str], sentence: str) -> None:
+    assert sentence in refused(*arguments)
+
+
+def test_pictures_need_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: object) -> object:
+        if name == "restripe.drawing":
+            raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+        return real(name, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert refused(*PAIR, "--picture", "move.svg").endswith(
+        "a picture needs matplotlib: pip install 'restripe[plot]'\n"
+    )

@@ -1,0 +1,165 @@
+"""Ownership maps: a tensor as a rectangle, cut into what its ranks hold."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from restripe.cuts import Interval, Region
+from restripe.drawing.colours import DARK, PALE, Colours, disc
+
+Box = tuple[Interval, Interval]
+WIDTH, HEIGHT = 250.0, 250.0  # of a map, in points: what discs have to fit into
+
+
+class Piece(NamedTuple):
+    """A part of the tensor that one rank provides and another takes."""
+
+    provider: int
+    taker: int
+    region: Region
+
+
+@dataclass(frozen=True)
+class View:
+    """Two dims of a tensor: down and across; None where the tensor has no such dim."""
+
+    shape: tuple[int, ...]
+    down: int | None
+    across: int | None
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], regions: Sequence[Region]) -> View:
+        """The two dims that are cut, as far as there are two; else the first ones."""
+        whole = [((0, size),) for size in shape]
+        cut = [dim for dim in range(len(shape)) if any(region[dim] != whole[dim] for region in regions)]
+        first = sorted([*cut, *(dim for dim in range(len(shape)) if dim not in cut)][:2])
+        return cls(shape, *[*first, None, None][:2])
+
+    def boxes(self, region: Region) -> Iterator[Box]:
+        """The region's shadow on the two dims."""
+        if all(region):
+            yield from product(*(((0, 1),) if dim is None else region[dim] for dim in (self.down, self.across)))
+
+    def size(self, dim: int | None) -> int:
+        """The elements along a dim, one where the tensor has none."""
+        return 1 if dim is None else max(self.shape[dim], 1)
+
+
+def owners(view: View, regions: Mapping[int, Region]) -> dict[Box, list[int]]:
+    """The boxes that are held, and by whom."""
+    found: defaultdict[Box, list[int]] = defaultdict(list)
+    for rank, region in sorted(regions.items()):
+        for box in view.boxes(region):
+            found[box].append(rank)
+    return dict(found)
+
+
+def draw_map(axes: Axes, view: View, regions: Mapping[int, Region], pieces: Sequence[Piece], colours: Colours) -> None:
+    """One side of a move.
+
+    Args:
+        regions: what each rank holds in the end.
+        pieces: who provides which part to whom; the parts have their providers' tints.
+    """
+    parts: defaultdict[int, list[Box]] = defaultdict(list)
+    for piece in pieces:
+        for box in view.boxes(piece.region):
+            _rectangle(axes, box, facecolor=colours.tint(piece.provider), edgecolor="white", linewidth=0.5, zorder=2)
+            parts[piece.taker].append(box)
+    held = owners(view, regions)
+    line = min(1.3, 20 / max(len(held), 1))
+    for box, ranks in held.items():
+        _rectangle(axes, box, facecolor="none", edgecolor=DARK, linewidth=line, zorder=3)
+        _discs(axes, view, box, ranks, parts, colours)
+    _rectangle(axes, ((0, view.size(view.down)), (0, view.size(view.across))), facecolor=PALE, zorder=1)
+    _frame(axes, view, list(held))
+
+
+def _rectangle(axes: Axes, box: Box, **style: Any) -> None:
+    (top, bottom), (left, right) = box
+    axes.add_patch(Rectangle((left, top), right - left, bottom - top, **style))
+
+
+def _discs(
+    axes: Axes, view: View, box: Box, ranks: Sequence[int], parts: Mapping[int, list[Box]], colours: Colours
+) -> None:
+    """The holders' discs: each on the part that it takes where they share the box out, else in rows; joined where they take."""
+    spots = [_hull(parts[rank]) for rank in ranks if parts.get(rank)]
+    if len(ranks) > 1 and len(set(spots)) == len(ranks):
+        places = [_middle(spot) for spot in spots]
+        size = min(_size(view, spot, 1, 1) for spot in spots)
+    else:
+        places, size = _rows(view, box, len(ranks))
+    if len(ranks) > 1 and spots:
+        axes.plot(*zip(*places, strict=True), color=DARK, linewidth=1.6, zorder=4)
+    for rank, place in zip(ranks, places, strict=True):
+        disc(axes, place, rank, colours, size)
+
+
+def _rows(view: View, box: Box, count: int) -> tuple[list[tuple[float, float]], float]:
+    """Places for so many discs in rows that fill the box, and their size: as large as fits."""
+    tall, wide = _points(view, box)
+    columns = max(1, min(count, round(math.sqrt(count * wide / tall))))
+    rows = -(-count // columns)
+    size = _size(view, box, rows, columns)
+    down = min(tall / rows, 1.35 * size) / HEIGHT * view.size(view.down)
+    across = min(wide / columns, 1.35 * size) / WIDTH * view.size(view.across)
+    x, y = _middle(box)
+    grid = (divmod(number, columns) for number in range(count))
+    return [
+        (x + (column - (columns - 1) / 2) * across, y + (row - (rows - 1) / 2) * down) for row, column in grid
+    ], size
+
+
+def _size(view: View, box: Box, rows: int, columns: int) -> float:
+    tall, wide = _points(view, box)
+    return min(21.0, 0.84 * tall / rows, 0.84 * wide / columns)
+
+
+def _points(view: View, box: Box) -> tuple[float, float]:
+    """The box's height and width on paper."""
+    (top, bottom), (left, right) = box
+    return HEIGHT * (bottom - top) / view.size(view.down), WIDTH * (right - left) / view.size(view.across)
+
+
+def _middle(box: Box) -> tuple[float, float]:
+    (top, bottom), (left, right) = box
+    return (left + right) / 2, (top + bottom) / 2
+
+
+def _hull(boxes: Sequence[Box]) -> Box:
+    """The smallest box around all of them."""
+    tops, lefts = zip(*boxes, strict=True)
+    return _span(tops), _span(lefts)
+
+
+def _span(intervals: Sequence[Interval]) -> Interval:
+    return min(lo for lo, _ in intervals), max(hi for _, hi in intervals)
+
+
+def _frame(axes: Axes, view: View, boxes: Sequence[Box]) -> None:
+    """Limits, and ticks where the tensor is cut."""
+    axes.set_xlim(0, view.size(view.across))
+    axes.set_ylim(view.size(view.down), 0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=3, labelsize=8)
+    axes.set_yticks(_ticks({edge for rows, _ in boxes for edge in rows}) if view.down is not None else [])
+    axes.set_xticks(_ticks({edge for _, columns in boxes for edge in columns}) if view.across is not None else [])
+    axes.set_ylabel("" if view.down is None else f"dim {view.down}: {view.shape[view.down]:,} elements")
+    axes.set_xlabel("" if view.across is None else f"dim {view.across}: {view.shape[view.across]:,} elements")
+
+
+def _ticks(edges: set[int], most: int = 5) -> list[int]:
+    """Some of the edges, evenly chosen, the first and the last among them."""
+    ordered = sorted(edges)
+    step = max(1, math.ceil((len(ordered) - 1) / (most - 1)))
+    return [*ordered[: -max(1, step // 2 + 1) : step], *ordered[-1:]] if ordered else []

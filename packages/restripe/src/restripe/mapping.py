@@ -1,0 +1,132 @@
+"""How a model lies on a trainer or a generator, from degrees of parallelism such as EP8xPP2."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+
+import torch
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement
+
+from restripe.layout import Layout, Mesh
+from restripe.models import Parameter
+from restripe.spelling import SpellingError
+
+_DEGREE = re.compile(r"(PP|DP|EP|ETP|TP)(\d+)")
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """Degrees of parallelism. Ranks count through the pipeline stages first, then DP, EP, and TP or ETP, which is innermost.
+
+    pp: pipeline stages, each with layers of its own. dp: copies. ep: parts of the experts; every other tensor is whole on
+    each of them. tp: parts of every tensor that is cut, the experts' included. etp: parts of each expert alone.
+
+    Raises:
+        SpellingError: a degree below 1, or both tp and etp.
+    """
+
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    etp: int = 1
+    tp: int = 1
+
+    def __post_init__(self) -> None:
+        if any(getattr(self, each.name) < 1 for each in fields(self)):
+            raise SpellingError(f"expected degrees of 1 or more, got {self}")
+        if self.tp > 1 and self.etp > 1:
+            raise SpellingError("expected TP or ETP, not both: TP cuts every tensor, ETP the experts alone")
+
+    @classmethod
+    def of(cls, text: str) -> Degrees:
+        """The degrees of `EP8xPP2`: PP, DP, EP, ETP and TP, each at most once, in any order."""
+        found: dict[str, int] = {}
+        for part in text.split("x"):
+            match = _DEGREE.fullmatch(part)
+            if match is None or match[1].lower() in found:
+                raise SpellingError(
+                    f"expected PP, DP, EP, ETP or TP with a number, each once and joined by x, such as EP8xPP2, got {text!r}"
+                )
+            found[match[1].lower()] = int(match[2])
+        return cls(**found)
+
+    @property
+    def stage(self) -> int:
+        """The ranks of one pipeline stage."""
+        return self.dp * self.ep * self.etp * self.tp
+
+    @property
+    def ranks(self) -> int:
+        """The ranks in all."""
+        return self.pp * self.stage
+
+
+@dataclass(frozen=True)
+class Move:
+    """One tensor, and the layouts that it moves between."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    src: Layout
+    dst: Layout
+
+    @property
+    def numel(self) -> int:
+        """Its elements."""
+        return math.prod(self.shape)
+
+
+def moves(parameters: Sequence[Parameter], train: Degrees, generate: Degrees) -> list[Move]:
+    """Every parameter from the trainer, on the first ranks, to the generator, on those that follow.
+
+    Raises:
+        SpellingError: more pipeline stages than layers, or heads that do not divide by the degree.
+    """
+    layers = max(parameter.layer for parameter in parameters) + 1
+    sides = _Side(train, 0, layers), _Side(generate, train.ranks, layers)
+    return [Move(one.name, one.kind, one.shape, one.dtype, *(side.layout(one) for side in sides)) for one in parameters]
+
+
+@dataclass(frozen=True)
+class _Side:
+    degrees: Degrees
+    first: int
+    layers: int
+
+    def __post_init__(self) -> None:
+        if self.degrees.pp > self.layers:
+            raise SpellingError(f"expected at most {self.layers} pipeline stages, one a layer, got PP{self.degrees.pp}")
+
+    def layout(self, parameter: Parameter) -> Layout:
+        """Where the parameter's stage holds it."""
+        stage = (parameter.layer * self.degrees.pp) // self.layers
+        return _layout(self._dims(parameter), self.first + stage * self.degrees.stage)
+
+    def _dims(self, parameter: Parameter) -> tuple[tuple[int, int | None], ...]:
+        """The mesh dims, outermost first: size, and the tensor dim that it shards."""
+        degrees = self.degrees
+        split, ways = parameter.split, parameter.ways
+        if parameter.expert:
+            return (degrees.dp, None), (degrees.ep, 0), (degrees.etp * degrees.tp, split)
+        copies = (degrees.dp, None), (degrees.ep * degrees.etp, None)
+        if ways is not None and ways % degrees.tp and degrees.tp % ways:
+            raise SpellingError(f"{parameter.name} has {ways} heads, which do not spread evenly over TP{degrees.tp}")
+        if split is None or ways is None or ways >= degrees.tp:
+            return (*copies, (degrees.tp, split))
+        return (*copies, (ways, split), (degrees.tp // ways, None))
+
+
+@cache
+def _layout(dims: tuple[tuple[int, int | None], ...], first: int) -> Layout:
+    """The layout on the ranks from `first` on; dims of size 1 are left out. One object each, so that equal ones compare fast."""
+    kept = [(size, dim) for size, dim in dims if size > 1] or [(1, None)]
+    sizes = tuple(size for size, _ in kept)
+    placements: list[Placement] = [Replicate() if dim is None else Shard(dim) for _, dim in kept]
+    return Layout(Mesh(sizes, tuple(range(first, first + math.prod(sizes)))), tuple(placements))

@@ -1,0 +1,73 @@
+"""All ranks of a mapping at once: every plan of every tensor, checked, and what crosses in all.
+
+Equal tensors repeat from layer to layer and from stage to stage, so each distinct one is planned once: a pair of layouts, a
+shape, and the turn modulo the source's holders. A plan knows ranks by their order and by who is the same alone, so pairs of
+layouts that differ only in which ranks stand where, in the same order, count as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from restripe.layout import Layout, Mesh
+from restripe.mapping import Move
+from restripe.totals import Totals
+from restripe.traffic import PlanFaultError, Traffic, plans, relabelled, traffic
+
+Key = tuple[Layout, Layout, tuple[int, ...], int]
+
+
+class Simulation:
+    """The traffic of many tensors; what was planned once is kept."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, Traffic] = {}
+        self._orders: dict[tuple[Layout, Layout], tuple[Layout, Layout, dict[int, int]]] = {}
+
+    @property
+    def distinct(self) -> int:
+        """How many tensors were planned, each by all ranks of its meshes."""
+        return len(self._known)
+
+    def traffic(self, move: Move, turn: int) -> Traffic:
+        """The checked traffic of one tensor; `turn` is its place in the submission."""
+        pair = move.src, move.dst
+        if pair not in self._orders:
+            self._orders[pair] = ordered(*pair)
+        src, dst, names = self._orders[pair]
+        key = src, dst, move.shape, turn % move.src.replicas
+        if key not in self._known:
+            try:
+                self._known[key] = traffic(plans(*key))
+            except PlanFaultError as error:
+                raise PlanFaultError(f"tensor {move.name!r}, ranks by their order in both meshes: {error}") from error
+        return relabelled(self._known[key], names)
+
+
+def ordered(src: Layout, dst: Layout) -> tuple[Layout, Layout, dict[int, int]]:
+    """The layouts with every rank replaced by its place among all of them in rising order, and the ranks by place."""
+    ranks = sorted({*src.mesh.ranks, *dst.mesh.ranks})
+    place = {rank: number for number, rank in enumerate(ranks)}
+    first, second = (
+        Layout(Mesh(each.mesh.shape, tuple(place[rank] for rank in each.mesh.ranks)), each.placements)
+        for each in (src, dst)
+    )
+    return first, second, dict(enumerate(ranks))
+
+
+def simulate(moves: Iterable[Move]) -> dict[str, Totals]:
+    """The totals of one submission by class of parameters, and of all of them under the name `all`.
+
+    Raises:
+        PlanFaultError: plans that do not fit together; names the tensor.
+    """
+    simulation = Simulation()
+    whole = Totals()
+    kinds: dict[str, Totals] = {}
+    for turn, move in enumerate(moves):
+        before = simulation.distinct
+        found = simulation.traffic(move, turn)
+        for totals in (kinds.setdefault(move.kind, Totals()), whole):
+            totals.add(move, found)
+            totals.distinct += simulation.distinct - before
+    return {**kinds, "all": whole}

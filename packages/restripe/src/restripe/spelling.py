@@ -1,0 +1,108 @@
+"""How shapes, ranks, layouts and rates are written on a command line, in the words of the case files."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import torch
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement
+
+from restripe.layout import Layout, Mesh
+
+_SHARD = re.compile(r"S(?:\((-?\d+)\)|(\d+))")
+_SIZES = re.compile(r"\d+(x\d+)*")
+_RANKS = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+class SpellingError(ValueError):
+    """A text that says no shape, rank, layout or model; the message tells what to write."""
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """The sizes of `4096x2560`; `scalar` is the shape of a tensor without dims."""
+    if text == "scalar":
+        return ()
+    if not _SIZES.fullmatch(text):
+        raise SpellingError(f"expected sizes joined by x, such as 4096x2560, or the word scalar, got {text!r}")
+    return tuple(int(size) for size in text.split("x"))
+
+
+def dtype(text: str) -> torch.dtype:
+    """The dtype of torch's name for it, such as `bfloat16`."""
+    found = getattr(torch, text, None)
+    if not isinstance(found, torch.dtype):
+        raise SpellingError(f"expected torch's name of a dtype, such as bfloat16 or float8_e4m3fn, got {text!r}")
+    return found
+
+
+def ranks(text: str) -> tuple[int, ...]:
+    """The ranks of `8-15` or `0,2,4-7`, in that order."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = _RANKS.fullmatch(part.strip())
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise SpellingError(f"expected ranks such as 8-15 or 0,2,4-7, got {text!r}")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(found)
+
+
+def placements(text: str) -> tuple[Placement, ...]:
+    """The placements of `R,S(0)`, one a mesh dim."""
+    return tuple(_placement(part.strip()) for part in text.split(","))
+
+
+def _placement(text: str) -> Placement:
+    if text == "R":
+        return Replicate()
+    match = _SHARD.fullmatch(text)
+    if match is None:
+        raise SpellingError(
+            f"expected R (replicates), or S(d) or Sd (shards tensor dim d), one a mesh dim and joined by commas, got {text!r}"
+        )
+    return Shard(int(match[1] or match[2]))
+
+
+def layout(text: str, mesh: str | None = None, on: str | None = None, *, first: int = 0) -> Layout:
+    """The layout of `2x4:R,S(0)`: a mesh of 2 x 4 ranks and a placement for each of its dims.
+
+    Args:
+        mesh: the mesh's sizes, where `text` has placements alone.
+        on: the mesh's ranks in row-major order; when None they count up from `first`.
+    """
+    before, colon, after = text.partition(":")
+    if bool(colon) == bool(mesh):
+        raise SpellingError(
+            f"expected a mesh and its placements, such as 2x4:R,S(0), got {text!r}"
+            + (f" and a mesh {mesh!r} besides" if mesh else "")
+            + "; the mesh stands before the colon, or is given as a mesh option"
+        )
+    sizes = shape(mesh or before)
+    members = tuple(range(first, first + math.prod(sizes))) if on is None else ranks(on)
+    return Layout(Mesh(sizes, members), placements(after if colon else text))
+
+
+def written(layout: Layout) -> str:
+    """A layout as it is written, without its ranks."""
+    kinds = ",".join(spelled(placement) for placement in layout.placements)
+    return f"{'x'.join(map(str, layout.mesh.shape))}:{kinds}"
+
+
+def spelled(placement: Placement) -> str:
+    """A placement as the case files write it."""
+    if isinstance(placement, Replicate):
+        return "R"
+    return f"S({placement.dim})" if type(placement) is Shard else repr(placement)
+
+
+def told(members: Sequence[int]) -> str:
+    """Ranks as they are written: runs that count up in steps of one are shortened."""
+    runs: list[list[int]] = []
+    for rank in members:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -1,0 +1,75 @@
+"""Pictures say whose what is, and how much goes where."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from restripe.drawing import draw_model, draw_pair
+from restripe.mapping import Move
+from restripe.spelling import SpellingError, layout
+from restripe.traffic import plans
+
+
+def drawn(path: Path, src: str, dst: str, *shape: int, ranks: str | None = None) -> list[str]:
+    """Draw a move, and give the texts in the picture."""
+    source = layout(src)
+    move = Move("w", "", shape, torch.bfloat16, source, layout(dst, None, ranks, first=len(source.mesh.ranks)))
+    draw_pair(move, plans(move.src, move.dst, shape), path, "a caption")
+    return re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text(encoding="utf-8"))
+
+
+def test_both_maps_and_the_matrix(tmp_path: Path) -> None:
+    texts = drawn(tmp_path / "move.svg", "4:S(0)", "2x2:R,S(1)", 4096, 2560)
+    assert "w: 4096 x 2560, bfloat16" in texts
+    assert "4:S(0) on ranks 0-3" in texts
+    assert "2x2:R,S(1) on ranks 4-7" in texts
+    assert "Who sends how much to whom, in MB" in texts
+    count = Counter(texts)
+    assert all(count[str(rank)] == 2 for rank in (1, 2, 3, 4, 5, 6, 7))  # once on its map, once beside the matrix
+    assert count["2.62"] == 8
+    assert count["5.24"] == 8  # the sums of four rows and four columns
+    assert "dim 1: 2,560 elements" in texts
+
+
+def test_what_stays_is_told(tmp_path: Path) -> None:
+    assert "rows send, columns receive, grey stays on the rank" in drawn(
+        tmp_path / "move.svg", "2:S(0)", "2:S(1)", 8, 8, ranks="0-1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "shape"),
+    [
+        ("2:R", "2:R", ()),
+        ("2:S(0)", "3:S(0)", (7,)),
+        ("3:S(1)", "2x2:S(0),R", (10, 7)),
+        ("2x2:S(0),S(2)", "4:S(1)", (8, 8, 8)),
+        ("2:S(0)", "2:S(0)", (0, 4)),
+        ("2:S(0)", "2:S(0)", (1, 4)),
+    ],
+)
+def test_every_kind_of_move_is_drawn(tmp_path: Path, src: str, dst: str, shape: tuple[int, ...]) -> None:
+    assert "a caption" in drawn(tmp_path / "move.svg", src, dst, *shape)
+
+
+def test_pictures_are_small_and_the_same_each_time(tmp_path: Path) -> None:
+    one, other = (tmp_path / name for name in ("one.svg", "other.svg"))
+    drawn(one, "8:S(0)", "2x4:R,S(1)", 4096, 2560)
+    drawn(other, "8:S(0)", "2x4:R,S(1)", 4096, 2560)
+    assert one.read_bytes() == other.read_bytes()
+    assert one.stat().st_size < 100_000
+
+
+def test_a_model_s_matrix(tmp_path: Path) -> None:
+    draw_model({(0, 2): 3_000_000, (1, 3): 1_000_000}, tmp_path / "model.png", "a model", "a caption")
+    assert (tmp_path / "model.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_other_endings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpellingError, match=r"expected a picture's name to end in .svg or .png, got .*move.pdf'"):
+        drawn(tmp_path / "move.pdf", "2:S(0)", "2:S(1)", 8, 8)

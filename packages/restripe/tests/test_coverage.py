@@ -1,0 +1,82 @@
+"""Tilings are told from what covers a place twice or not at all, by counting every element."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from restripe.coverage import Flaw, flaw, merged, within
+from restripe.cuts import Interval, Intervals, Region
+
+REGIONS = st.integers(0, 3).flatmap(lambda dims: st.tuples(*[st.sets(st.integers(0, 5))] * dims))
+
+
+def intervals(positions: set[int]) -> Intervals:
+    return merged(tuple((position, position + 1) for position in positions))
+
+
+def region(sets: tuple[set[int], ...]) -> Region:
+    return tuple(map(intervals, sets))
+
+
+def elements(one: Region) -> set[tuple[int, ...]]:
+    return set(product(*([at for lo, hi in spans for at in range(lo, hi)] for spans in one)))
+
+
+def holds(box: tuple[Interval, ...], element: tuple[int, ...]) -> bool:
+    return all(lo <= at < hi for (lo, hi), at in zip(box, element, strict=False))
+
+
+@st.composite
+def tilings(draw: st.DrawFn) -> tuple[list[Region], Region]:
+    """A region of up to three dims, cut again and again along one of them, intervals scattered."""
+    whole = draw(REGIONS)
+    pieces = [whole]
+    for _ in range(draw(st.integers(0, 5)) if whole else 0):
+        piece = pieces.pop(draw(st.integers(0, len(pieces) - 1)))
+        dim = draw(st.integers(0, len(piece) - 1))
+        left = {at for at in piece[dim] if draw(st.booleans())}
+        pieces += [(*piece[:dim], part, *piece[dim + 1 :]) for part in (left, piece[dim] - left)]
+    return [region(piece) for piece in pieces], region(whole)
+
+
+@settings(max_examples=1_000, deadline=None, derandomize=True)
+@given(tilings())
+def test_a_tiling_has_no_flaw(tiling: tuple[list[Region], Region]) -> None:
+    assert flaw(*tiling) is None
+
+
+@settings(max_examples=1_000, deadline=None, derandomize=True)
+@given(
+    st.integers(1, 3).flatmap(
+        lambda dims: st.lists(st.tuples(*[st.sets(st.integers(0, 3))] * dims), min_size=1, max_size=5)
+    )
+)
+def test_a_flaw_is_found_where_some_element_is_not_covered_once(drawn: list[tuple[set[int], ...]]) -> None:
+    whole, *pieces = map(region, drawn)
+    times = Counter(element for piece in pieces for element in elements(piece))
+    inside = elements(whole)
+    wrong = {at for at in {*times, *inside} if times[at] != (1 if at in inside else 0)}
+    found = flaw(pieces, whole)
+    assert (found is not None) == bool(wrong)
+    if found is not None:
+        assert any(holds(found.box, element) for element in wrong)
+
+
+def test_what_a_flaw_tells() -> None:
+    assert flaw([((((0, 4)),), ((0, 2),))], (((0, 4),), ((0, 3),))) == Flaw(((0, 4), (2, 3)), 0)
+    assert flaw([(((0, 3),),), (((2, 4),),)], (((0, 4),),)) == Flaw(((2, 3),), 2)
+    assert flaw([], ()) == Flaw((), 0)
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(
+    st.tuples(st.sets(st.integers(0, 3), min_size=1), st.sets(st.integers(0, 3))),
+    st.tuples(*[st.sets(st.integers(0, 4))] * 2),
+)
+def test_within(inner: tuple[set[int], ...], outer: tuple[set[int], ...]) -> None:
+    if all(inner):
+        assert within(region(inner), region(outer)) == (elements(region(inner)) <= elements(region(outer)))

@@ -1,0 +1,38 @@
+"""The models have the sizes that they are published with."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+
+from restripe.models import MODELS, parameters
+from restripe.spelling import SpellingError
+
+
+def elements(model: str) -> int:
+    return sum(prod(one.shape) for one in parameters(model))
+
+
+def test_the_dense_model_is_that_of_the_benchmark() -> None:
+    assert len(parameters("qwen3-4b")) == 396
+    assert 2 * elements("qwen3-4b") == 7_267_018_752
+
+
+def test_the_models_with_experts() -> None:
+    assert elements("qwen3-30b-a3b") == 30_532_122_624
+    assert elements("deepseek-v3") == 671_026_419_200
+    assert sum(one.expert for one in parameters("deepseek-v3")) == 3 * 58
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_parameters_fit_together(model: str) -> None:
+    found = parameters(model)
+    assert len({one.name for one in found}) == len(found)
+    assert all(one.split is None or one.split < len(one.shape) for one in found)
+    assert len({(one.kind, one.split, one.expert) for one in found}) == len({one.kind for one in found})
+
+
+def test_a_model_that_is_not_known() -> None:
+    with pytest.raises(SpellingError, match="expected a model of qwen3-4b, qwen3-30b-a3b, deepseek-v3, got 'gpt'"):
+        parameters("gpt")

@@ -1,0 +1,81 @@
+"""A whole model on all ranks: what is planned once stands for all that is like it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from restripe import simulation
+from restripe.mapping import Degrees, Move, moves
+from restripe.models import parameters
+from restripe.planning import RankPlan
+from restripe.simulation import Simulation, ordered, simulate
+from restripe.spelling import layout
+from restripe.totals import Totals
+from restripe.traffic import PlanFaultError, plans, relabelled, traffic
+
+from .planning.drawings import Drawn, drawings
+
+MAPPINGS = [
+    ("qwen3-4b", "DP8", "TP8"),
+    ("qwen3-4b", "TP2xDP4", "TP4xDP2"),
+    ("qwen3-30b-a3b", "EP8xPP2", "TP8xDP2"),
+    ("qwen3-30b-a3b", "EP4xDP2", "TP4xEP1xDP2"),
+    ("qwen3-30b-a3b", "EP4xETP2", "EP8"),
+]
+
+
+def mapped(model: str, train: str, generate: str) -> list[Move]:
+    return moves(parameters(model), Degrees.of(train), Degrees.of(generate))
+
+
+@settings(max_examples=1_000, deadline=None, derandomize=True)
+@given(drawings())
+def test_a_plan_knows_ranks_by_their_order_alone(drawn: Drawn) -> None:
+    src, dst = drawn.layouts()
+    first, second, names = ordered(src, dst)
+    assert {*first.mesh.ranks, *second.mesh.ranks} == set(range(len(names)))
+    alike = relabelled(traffic(plans(first, second, drawn.shape, drawn.turn)), names)
+    assert alike == traffic(plans(src, dst, drawn.shape, drawn.turn))
+
+
+def test_what_is_planned_once_counts_as_often_as_it_occurs() -> None:
+    tensors = [move for move in mapped("qwen3-30b-a3b", "EP2xPP3xDP3", "TP4xDP2") if move.name.count(".") < 3][:120]
+    expected = Totals()
+    for turn, move in enumerate(tensors):
+        expected.add(move, traffic(plans(move.src, move.dst, move.shape, turn)))
+    found = simulate(tensors)["all"]
+    assert 0 < found.distinct < found.tensors == 120
+    for field in (each.name for each in fields(Totals) if each.name != "distinct"):
+        assert getattr(found, field) == getattr(expected, field), field
+
+
+def test_classes_add_up() -> None:
+    found = simulate(mapped("qwen3-4b", "DP2", "TP2"))
+    whole = found.pop("all")
+    assert whole.tensors == sum(each.tensors for each in found.values()) == 396
+    assert whole.sent == sum((each.sent for each in found.values()), start=type(whole.sent)())
+
+
+@pytest.mark.parametrize(("model", "train", "generate"), MAPPINGS)
+def test_no_rank_carries_a_tenth_more_than_its_share(model: str, train: str, generate: str) -> None:
+    balance = simulate(mapped(model, train, generate))["all"].balance()
+    assert balance.sending <= 1.1
+    assert balance.receiving <= 1.1
+
+
+def test_a_fault_names_the_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(*arguments: object) -> dict[int, RankPlan]:
+        world = plans(*arguments)  # type: ignore[arg-type]
+        del world[1]
+        return world
+
+    monkeypatch.setattr(simulation, "plans", forgetful)
+    move = Move("layers.0.q", "q", (4,), torch.int8, layout("1:R"), layout("1:R", first=5))
+    with pytest.raises(
+        PlanFaultError, match=r"tensor 'layers.0.q', ranks by their order in both meshes: rank 0 sends .* to rank 1"
+    ):
+        Simulation().traffic(move, 0)

@@ -1,0 +1,59 @@
+"""What is written on the command line is read, and what is read is written back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from torch.distributed.tensor import Replicate, Shard
+
+from restripe import spelling
+from restripe.layout import Layout, Mesh
+from restripe.spelling import SpellingError
+
+from .planning.drawings import Drawn, drawings
+
+
+def test_the_forms_of_a_layout() -> None:
+    expected = Layout(Mesh((2, 4), tuple(range(8, 16))), (Replicate(), Shard(0)))
+    assert spelling.layout("2x4:R,S(0)", None, "8-15") == expected
+    assert spelling.layout("2x4:R, S0", first=8) == expected
+    assert spelling.layout("R,S(0)", "2x4", "8-11,12,13-15") == expected
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(drawings())
+def test_a_layout_is_read_as_it_was_written(drawn: Drawn) -> None:
+    for layout in drawn.layouts():
+        assert spelling.layout(spelling.written(layout), None, spelling.told(layout.mesh.ranks)) == layout
+
+
+def test_shapes_and_dtypes() -> None:
+    assert spelling.shape("4096x2560") == (4096, 2560)
+    assert spelling.shape("0") == (0,)
+    assert spelling.shape("scalar") == ()
+    assert spelling.dtype("bfloat16") is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "message"),
+    [
+        (
+            spelling.shape,
+            "4096*2560",
+            r"expected sizes joined by x, such as 4096x2560, or the word scalar, got '4096\*2560'",
+        ),
+        (spelling.dtype, "Tensor", "expected torch's name of a dtype, such as bfloat16 or float8_e4m3fn, got 'Tensor'"),
+        (spelling.ranks, "7-3", "expected ranks such as 8-15 or 0,2,4-7, got '7-3'"),
+        (spelling.placements, "R,P", r"expected R \(replicates\), or S\(d\) or Sd .*, got 'P'"),
+        (spelling.layout, "R,S(0)", r"expected a mesh and its placements, such as 2x4:R,S\(0\), got 'R,S\(0\)'"),
+    ],
+)
+def test_what_cannot_be_read_is_answered_with_what_to_write(read: object, text: str, message: str) -> None:
+    with pytest.raises(SpellingError, match=message):
+        read(text)  # type: ignore[operator]
+
+
+def test_a_mesh_is_given_once() -> None:
+    with pytest.raises(SpellingError, match="and a mesh '2x4' besides"):
+        spelling.layout("2x4:R,S(0)", "2x4")

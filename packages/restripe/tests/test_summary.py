@@ -1,0 +1,45 @@
+"""What is told of a whole model."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Console
+
+from restripe.cost import Rates
+from restripe.mapping import Degrees, moves
+from restripe.models import parameters
+from restripe.simulation import simulate
+from restripe.summary import amount, by_kind, figures, verdict
+
+MOVES = moves(parameters("qwen3-4b"), Degrees.of("TP2xDP4"), Degrees.of("TP4xDP2"))
+TOTALS = simulate(MOVES)
+
+
+def test_amounts() -> None:
+    assert [amount(size) for size in (0, 999, 1_000, 7_267_018_752)] == ["0 bytes", "999 bytes", "1 kB", "7.27 GB"]
+    assert amount(999_900) == "1,000 kB"
+
+
+def test_a_line_for_each_class_and_one_for_all() -> None:
+    console = Console(width=180, record=True, file=None)
+    with console.capture() as capture:
+        console.print(by_kind(MOVES, TOTALS, Rates()))
+    lines = [line.replace("│", " ").split() for line in capture.get().splitlines()]
+    assert ["down", "36", "1.79", "GB", "4x2:R,S(1)", "2x4:R,S(1)", "striped"] in [line[:7] for line in lines]
+    assert ["all", "396", "7.27", "GB", "striped"] in [line[:5] for line in lines]
+
+
+def test_the_verdict() -> None:
+    lines = "\n".join(verdict(TOTALS["all"], Rates()))
+    assert "every byte once: 14,536,359,936 bytes of destination shards" in lines
+    assert "between ranks: 7,267,018,752 bytes in 3,168 messages" in lines
+    assert "the broadcast way: 14,536,359,936 bytes, 2 times as many" in lines
+    assert "busiest sender 908 MB, 1.00 times the least possible" in lines
+
+
+def test_figures_are_json() -> None:
+    told = json.loads(json.dumps(figures(TOTALS["all"], Rates())))
+    assert told["crossing_bytes"] == told["bytes"] == 7_267_018_752
+    assert told["plans"] == {"striped": 396}
+    assert told["predicted_ms"]["all"] == sum(told["predicted_ms"][part] for part in ("messages", "copies", "fan_out"))

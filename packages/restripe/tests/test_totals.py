@@ -1,0 +1,66 @@
+"""Totals of several tensors, and the lower bound that the busiest ranks are held against."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from restripe.mapping import Move
+from restripe.planning import Reason
+from restripe.spelling import layout
+from restripe.totals import Totals, bound
+from restripe.traffic import plans, traffic
+
+from .planning.drawings import Drawn, drawings
+
+
+def counted(*drawn: Move) -> Totals:
+    totals = Totals()
+    for turn, move in enumerate(drawn):
+        totals.add(move, traffic(plans(move.src, move.dst, move.shape, turn)))
+    return totals
+
+
+def test_bytes_of_two_tensors() -> None:
+    one = Move("one", "", (4, 2), torch.bfloat16, layout("2:S(0)"), layout("2:R", first=2))
+    other = Move("other", "", (4,), torch.float32, layout("2:R"), layout("2:S(0)", None, "0-1"))
+    totals = counted(one, other)
+    assert (totals.tensors, totals.size, totals.needed) == (2, 32, 48)
+    assert totals.sent == {(0, 2): 8, (1, 3): 8}
+    assert totals.crossed == 16
+    assert totals.copied == {0: 8, 1: 8}
+    assert totals.rebuilt == {(2, 3): 8}
+    assert totals.spread == 16
+    assert totals.reasons == {Reason.STRIPED: 1, Reason.LOCAL: 1}
+    balance = totals.balance()
+    assert (balance.sender, balance.sender_bound, balance.sending) == (8, 8, 1)
+    assert (balance.receiver, balance.receiver_bound, balance.receiving) == (8, 8, 1)
+
+
+def test_the_busiest_is_held_against_an_even_share() -> None:
+    move = Move("uneven", "", (5,), torch.int8, layout("1:R"), layout("4:S(0)", first=1))
+    balance = counted(move).balance()
+    assert (balance.receiver, balance.receiver_bound, balance.receiving) == (2, 5 / 4, 1.6)
+
+
+def test_nothing_that_moves_is_balanced() -> None:
+    move = Move("still", "", (5,), torch.int8, layout("1:R"), layout("1:R"))
+    assert counted(move).balance().sending == counted(move).balance().receiving == 1
+
+
+def test_the_bound_looks_at_each_mesh_and_what_lies_in_it() -> None:
+    assert bound(Counter()) == 0
+    assert bound({frozenset({0, 1}): 8, frozenset({2, 3}): 2}) == 4
+    assert bound({frozenset({0, 1}): 8, frozenset({0}): 2}) == 5
+    assert bound({frozenset({0}): 6, frozenset({0, 1}): 2}) == 6
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(drawings(), min_size=1, max_size=4))
+def test_no_plan_falls_below_the_bound(drawn: list[Drawn]) -> None:
+    balance = counted(*(Move("", "", one.shape, torch.int8, *one.layouts()) for one in drawn)).balance()
+    assert balance.sending >= 1 - 1e-9
+    assert balance.receiving >= 1 - 1e-9
