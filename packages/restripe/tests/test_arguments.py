@@ -17,7 +17,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from restripe import Item, Layout, Mesh, TensorRef
-from restripe.arguments import Given, Whole, check, check_memory, counted, known_shape, layouts, looks, read
+from restripe.arguments import Given, Whole, check, check_memory, counted, layouts, looks, read
 from restripe.errors import (
     AliasingError,
     DeviceError,
@@ -95,13 +95,6 @@ def test_an_item_refuses_negative_sizes() -> None:
     assert Item("w", torch.Size((4, 0)), torch.int8).shape == (4, 0)
     with pytest.raises(ShapeError, match=r"'w'.*0 or more, got \(4, -1\)"):
         Item("w", (4, -1), torch.int8)
-
-
-def test_the_shape_comes_from_the_caller_before_the_tensors() -> None:
-    told = given(None, (4, 6))
-    assert known_shape(None, NONE, told) == known_shape(None, told, NONE) == (4, 6)
-    assert known_shape(torch.Size((2, 6)), NONE, told) == (2, 6)
-    assert known_shape(None, NONE, NONE) is None
 
 
 BAD_LAYOUTS = [

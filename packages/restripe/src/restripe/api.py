@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.placement_types import Placement
 
 from restripe.agreement import Terms
-from restripe.arguments import SIDES, Given, Item, Whole, about, check_ranks, counted, known_shape, layouts, read, sizes
-from restripe.call import STAGING_BYTES, Call, Check, Options, Told, at, faulty
+from restripe.arguments import SIDES, Item, Told, Whole, about, check_ranks, counted, read_all
+from restripe.call import STAGING_BYTES, Call, Check, Options, at, faulty
 from restripe.errors import LayoutError, MissingTensorError, ReshardError
-from restripe.group import State, default_group, state, states
-from restripe.joining import Joined
-from restripe.layout import Layout, Mesh
+from restripe.group import default_group, state, states
+from restripe.layout import Layout
 from restripe.links import Links
+from restripe.moving import move, side_of
 from restripe.streams import Mark
 
 
 class Work:
     """A handle on a call's transfers, as torch.distributed gives. On the CPU they are complete when the call returns."""
+
+    __slots__ = ("_mark",)
 
     def __init__(self, mark: Mark | None = None) -> None:
         self._mark = mark
@@ -73,106 +70,8 @@ def reshard(
         ReshardError: one of the types in `restripe.errors`; nothing has been written then.
     """
     group = default_group() if group is None else group
-    return move(Side.of(src, src_layout), Side.of(dst, dst_layout), group, shape, dtype, check, stream)
-
-
-class Side(NamedTuple):
-    """One side of a call as the caller gives it; no mesh where neither a layout nor a DTensor tells one.
-
-    `key` stands for mesh and placements as long as they cannot change, else it is None.
-    """
-
-    tensor: Any
-    mesh: Any
-    placements: Sequence[Placement]
-    key: Hashable
-
-    @classmethod
-    def of(cls, tensor: Any, layout: Layout | None) -> Side:
-        """A tensor with the mesh and placements of its layout, or the DTensor's own."""
-        if layout is not None:
-            return cls(tensor, layout.mesh, layout.placements, layout)
-        if isinstance(tensor, DTensor):
-            return cls.on(tensor, tensor.device_mesh, tensor.placements)
-        return cls(tensor, None, (), None)
-
-    @classmethod
-    def on(cls, tensor: Any, mesh: Any, placements: Sequence[Placement]) -> Side:
-        """A tensor on a mesh."""
-        if not isinstance(mesh, (Mesh, DeviceMesh)) or not isinstance(placements, tuple):
-            return cls(tensor, mesh, placements, None)
-        # torch's placements are slow to hash and to compare; what they say is not.
-        told = tuple([placement.dim if type(placement) is Shard else type(placement) for placement in placements])
-        return cls(tensor, mesh, placements, (mesh, told))
-
-
-def move(
-    src: Side,
-    dst: Side,
-    group: Any,
-    shape: Sequence[int] | None,
-    dtype: torch.dtype | None,
-    check: Check | None,
-    stream: Any,
-) -> Work:
-    """`reshard` from both sides; all may be faulty, and faults count as calls."""
-    calls = state(group)
-    how = calls.options(group, check)
-    links = calls.links(group)
-    try:
-        given = read(src.tensor), read(dst.tensor)
-        item = _whole(calls, src, dst, group, given, shape, dtype)
-        told = tuple([(one.shape, one.dtype) for one in given])
-        turn = calls.calls % item.src.replicas
-        call = Call(item, (item,), [one.local for one in given], told, None, turn)
-    except ReshardError as error:
-        call = faulty(None, links.base.rank, error)
-    return Work(calls.run(links, call, how, stream))
-
-
-def _whole(
-    calls: State,
-    src: Side,
-    dst: Side,
-    group: Any,
-    given: tuple[Given, Given],
-    shape: Sequence[int] | None,
-    dtype: torch.dtype | None,
-) -> Whole:
-    """What a call moves; remembered for meshes that cannot change."""
-    known = known_shape(shape, *given)
-    dtype = dtype or given[0].dtype or given[1].dtype
-    key = None if src.key is None or dst.key is None else (src.key, dst.key, known, dtype)
-    whole = None if key is None else calls.wholes.get(key)
-    if whole is None:
-        whole = _read(src, dst, group, calls.links(group).base.size, known, dtype)
-        if key is not None:
-            calls.wholes.keep(key, whole)
-    return whole
-
-
-def _read(
-    src: Side, dst: Side, group: Any, size: int, known: tuple[int, ...] | None, dtype: torch.dtype | None
-) -> Whole:
-    for side, mesh in zip(("src", "dst"), (src.mesh, dst.mesh), strict=True):
-        if mesh is None:
-            raise MissingTensorError(f"no layout of {side} is known: pass {side}_layout= where {side} is no DTensor")
-    found = layouts([src.mesh, dst.mesh], [src.placements, dst.placements], known, size, partial(group_mesh, group))
-    if known is None:
-        raise MissingTensorError(
-            "no global shape is known: an idle rank, or one with plain local tensors, must pass shape="
-        )
-    if dtype is None:
-        raise MissingTensorError("no dtype is known: an idle rank must pass dtype=")
-    whole = sizes("tensor", known)
-    return Whole("tensor", whole, dtype, *(counted(layout, len(whole)) for layout in found))
-
-
-def group_mesh(group: Any, mesh: Any) -> Mesh:
-    """The mesh in ranks of the group. A DeviceMesh holds global ranks: where the group knows them they are translated."""
-    if isinstance(mesh, DeviceMesh) and isinstance(group, (dist.ProcessGroup, Joined)):
-        return Mesh.from_device_mesh(mesh, group)
-    return Mesh.of(mesh)
+    sides = side_of(src, src_layout), side_of(dst, dst_layout)
+    return Work(move(src, sides[0], dst, sides[1], group, shape, dtype, check, stream))
 
 
 class Resharder:
@@ -282,29 +181,17 @@ class Refit:
 
     def _given(
         self, src: Mapping[str, Any], dst: Mapping[str, Any]
-    ) -> tuple[list[torch.Tensor | None], tuple[Told, ...]]:
+    ) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
         """Source and destination of each item, in turn, and what they tell beside."""
-        found: list[Any] = [None] * (2 * len(self._names))
-        found[::2], found[1::2] = map(src.get, self._names), map(dst.get, self._names)
+        found = [side.get(name) for name in self._names for side in (src, dst)]
         if sum([one is not None for one in found]) != len(src) + len(dst):
             self._known(src, dst)
-        if set(map(type, found)) <= _PLAIN:
-            return found, ()
-        given = [_read_as(self._names[number // 2], one) for number, one in enumerate(found)]
-        return [one.local for one in given], tuple([(one.shape, one.dtype) for one in given])
+        return read_all(found, self._names)
 
     def _known(self, *sides: Mapping[str, Any]) -> None:
         strangers = sorted({name for side in sides for name in side} - set(self._names))
         if strangers:
             raise MissingTensorError(f"tensors {strangers} were not prepared; prepare every item that run is given")
-
-
-_PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
-
-
-def _read_as(name: str, tensor: Any) -> Given:
-    with about(f"item {name!r}"):
-        return read(tensor)
 
 
 def clear_caches(group: Any = None) -> None:

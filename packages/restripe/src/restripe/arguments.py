@@ -121,7 +121,9 @@ def addresses(tensors: Iterable[torch.Tensor | None]) -> list[int | None]:
     return [None if one is None else one.data_ptr() for one in tensors]
 
 
+Told = tuple[tuple[int, ...] | None, torch.dtype | None]
 SIDES = ("source", "destination")
+_PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
 _ABSENT: Any = object()
 _NOTHING = Given(None, None, None)
 
@@ -151,11 +153,23 @@ def read(tensor: Any) -> Given:
         ) from error
 
 
-def known_shape(shape: Iterable[int] | None, src: Given, dst: Given) -> tuple[int, ...] | None:
-    """The global shape that was passed or that a side tells (the source's where they differ: see `check`), or None."""
-    if shape is not None:
-        return tuple(shape)
-    return dst.shape if src.shape is None else src.shape
+def read_all(
+    tensors: Sequence[Any], names: Sequence[str] = ()
+) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
+    """The local tensors of sources and destinations, in turn, and what each side tells beside; nothing where all are plain.
+
+    Args:
+        names: the items', for messages.
+    """
+    if set(map(type, tensors)) <= _PLAIN:
+        return tensors, ()
+    given = [_read_as(names[n // 2], one) for n, one in enumerate(tensors)] if names else [read(one) for one in tensors]
+    return [one.local for one in given], tuple([(one.shape, one.dtype) for one in given])
+
+
+def _read_as(name: str, tensor: Any) -> Given:
+    with about(f"item {name!r}"):
+        return read(tensor)
 
 
 def layouts(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, product
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from restripe.cuts import Intervals, Region
 from restripe.planning import FanOut, FanOutKind, Part, RankPlan
@@ -106,6 +106,20 @@ class Program(NamedTuple):
     rounds: list[Round]
     memories: int
     makes: bool
+
+    @property
+    def plain(self) -> bool:
+        """Whether all there is to do is one round of messages."""
+        return not self.makes and len(self.rounds) == 1 and not self.rounds[0].rebuilds
+
+
+Posts = list[tuple[int, int, int]]  # address, length in bytes, peer
+
+
+def posts(step: Round, starts: Sequence[Any]) -> tuple[Posts, Posts]:
+    """A round's sends and receives, where each memory starts at such an address."""
+    sends = [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.sends]
+    return sends, [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.receives]
 
 
 class Shard(NamedTuple):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
 import torch
 
-from restripe.arguments import Given, Whole, check, check_memory
-from restripe.binding import Program, bind
+from restripe.arguments import Given, Told, Whole, check, check_memory
+from restripe.binding import Posts, Program, bind, posts
 from restripe.comm import Communicator
 from restripe.errors import PRECEDENCE, LayoutError, ReshardError
 from restripe.layout import Layout
@@ -18,9 +18,6 @@ from restripe.staging import geometry, readable, writable
 
 Check = Literal["first", "always", "off"]
 STAGING_BYTES = 256 * 2**20
-
-
-Told = tuple[tuple[int, ...] | None, torch.dtype | None]
 
 
 class Call(NamedTuple):
@@ -74,8 +71,8 @@ class Bound:
 
     `program` is what to run, `splits` the layouts whose replicas are split, each once; `reaches` has the bytes that each item's
     source and destination span, 0 where this rank reads and writes none of them; `lazy` says that some tensor is a conj or neg
-    view, for which another one stands in; `pairs` has the keys of the plans that it came from. `apart` is where the tensors lay
-    when they were last found to share nothing.
+    view, for which another one stands in; `pairs` has the keys of the plans that it came from. `starts` is where the tensors lay
+    at the last call, and `posts` what it sent and received there, where that is all there is to do.
     """
 
     program: Program
@@ -83,7 +80,14 @@ class Bound:
     reaches: list[tuple[int, int]]
     lazy: bool
     pairs: list[Pair]
-    apart: list[int | None]
+    starts: list[int | None] = field(default_factory=list)
+    posts: tuple[Posts, Posts] | None = None
+
+    def lie_at(self, starts: list[int | None]) -> None:
+        """Take in where the tensors of a call lie, which share nothing there."""
+        self.starts = starts
+        if self.program.plain and not self.lazy:
+            self.posts = posts(self.program.rounds[0], starts)
 
 
 def fault_in(call: Call, plans: Sequence[RankPlan], communicator: Communicator) -> ReshardError | None:
@@ -121,7 +125,7 @@ def bound_to(call: Call, plans: Sequence[RankPlan], staging_bytes: int) -> Bound
     program = bind(plans, schedule, list(zip(lies[::2], lies[1::2], strict=True)), seats)
     lazy = any(one is not other for one, other in zip(tensors, call.tensors, strict=True))
     pairs = list(dict.fromkeys(map(pair_of, call.items)))
-    return Bound(program, splits, _reaches(call.tensors, plans), lazy, pairs, [])
+    return Bound(program, splits, _reaches(call.tensors, plans), lazy, pairs)
 
 
 def _splits(items: Sequence[Whole], plans: Sequence[RankPlan]) -> tuple[list[Layout], list[int]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from restripe.binding import Copy, Program, Round, Span
+from restripe.binding import Copy, Program, Round, Span, posts
 from restripe.comm import Communicator
 from restripe.planning import FanOutKind
 from restripe.staging import Memory, allocate
@@ -91,7 +91,7 @@ def _run(
             if post is None:
                 _exchange(step, memories, communicator, stream)
             else:
-                _post(step, memories.starts, post, stream)
+                post(*posts(step, memories.starts), stream)
         _copy(step.unpacks, memories)
         if step.rebuilds:
             _rebuild(step, memories.at if post is None else memories.raw, replicas, stream)
@@ -105,13 +105,6 @@ def _exchange(step: Round, memories: _Memories, communicator: Communicator, stre
             communicator.send(memories.at(span), peer, stream)
         for span, peer in step.receives:
             communicator.recv(memories.at(span), peer, stream)
-
-
-def _post(step: Round, starts: Sequence[int], post: Callable[..., None], stream: Any) -> None:
-    """The same for a transport that takes addresses, in one call."""
-    sends = [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.sends]
-    receives = [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.receives]
-    post(sends, receives, stream)
 
 
 def _rebuild(step: Round, at: Callable[[Span], Any], replicas: Sequence[Communicator | None], stream: Any) -> None:

@@ -47,6 +47,7 @@ class State:
         self.torn = False
         self.mark: Mark | None = None
         self._links: Links | None = None
+        self._brings: str | None = None
         self._source: Any = None
         self._retired: list[Links] = []
         self._twins: list[Links] = []
@@ -73,14 +74,15 @@ class State:
 
     def links(self, group: Any) -> Links:
         """The communicators made over what the group brings, or over restripe's own (made at first use, collective)."""
-        source = comm.source(group)
-        if self._links is None or source is not self._source:
-            if self._links is not None:  # nothing agreed on another communicator holds on this one
-                self._retired.append(self._links)
-                self.calls = 0
-                self._agreed.clear()
-            self._source = source
-            self._links = Links(comm.connect(group, self._generation), owned=source is None)
+        if self._links is not None and (self._brings is None or getattr(group, self._brings, None) is self._source):
+            return self._links
+        if self._links is not None:  # nothing agreed on another communicator holds on this one
+            self._retired.append(self._links)
+            self.calls = 0
+            self._forget()
+        self._brings = comm.brings(group)
+        self._source = None if self._brings is None else getattr(group, self._brings)
+        self._links = Links(comm.connect(group, self._generation), owned=self._brings is None)
         return self._links
 
     def agree(
@@ -121,7 +123,7 @@ class State:
     def _gather(self, links: Links, record: bytes) -> list[bytes]:
         with self._tearing():
             if links.streams is not None:
-                follow(links.streams.current(), _marks(self))
+                follow(links.streams.current(), _marks())
             return links.base.exchange(record)
 
     @contextmanager
@@ -142,20 +144,23 @@ class State:
 
     def _run(self, links: Links, call: Call, options: Options, stream: Any) -> Mark | None:
         self.calls += 1
-        key = call.key, options.staging_bytes, call.told, looks(call.tensors)
+        key = call.key, options, call.told, looks(call.tensors)
         starts = addresses(call.tensors)
         bound = None if call.fault is not None else self._warm(key, call.turn)
         recorded = links.streams is not None and torch.cuda.is_current_stream_capturing()
         if recorded:
             self._capturable(links, call, bound)
             options = replace(options, check="off")  # agreed on when it was warmed
+        moved = bound is None or starts != bound.starts
         if bound is None:
             bound = self._bind(links, call, options)
             self._bound.made(key, dict)[call.turn] = bound
-        else:
-            self._again(links, call, bound, starts, options)
-        bound.apart = starts
+        elif moved or options.check == "always":  # else nothing can be at fault, and all has been agreed on
+            fault = overlap(call, bound.reaches, links.base.rank)
+            self.agree(links, call.key, fault, call.items, options)
         self._last = key, call.turn, bound
+        if moved:
+            bound.lie_at(starts)
         if links.streams is None:
             self._move(links, call, bound, stream)
             return None
@@ -163,7 +168,8 @@ class State:
         if recorded:
             self._move(links, call, bound, stream)
             return None
-        follow(stream, _marks(self))
+        if len(_states) > 1 or (self.mark is not None and self.mark.stream is not stream):
+            follow(stream, _marks())
         try:
             self._move(links, call, bound, stream)
         finally:
@@ -194,18 +200,14 @@ class State:
         with self._tearing():
             return bound_to(call, plans, options.staging_bytes)
 
-    def _again(self, links: Links, call: Call, bound: Bound, starts: list[int | None], options: Options) -> None:
-        """A later call with such tensors: only where they lie can be at fault."""
-        fault = None if starts == bound.apart else overlap(call, bound.reaches, links.base.rank)
-        self.agree(links, call.key, fault, call.items, options)
-
     def _move(self, links: Links, call: Call, bound: Bound, stream: Any) -> None:
-        tensors, starts = call.tensors, bound.apart
         try:
+            if bound.posts is not None and links.post is not None:
+                links.post(*bound.posts, stream)
+                return
             replicas = [links.replicas(layout) for layout in bound.splits]
-            if bound.lazy:
-                tensors = stand_ins(tensors)
-                starts = addresses(tensors)
+            tensors = stand_ins(call.tensors) if bound.lazy else call.tensors
+            starts = addresses(tensors) if bound.lazy else bound.starts
             execute(bound.program, tensors, starts, links.base, replicas, stream)
             for caller, written in zip(call.tensors[1::2], tensors[1::2], strict=True) if bound.lazy else ():
                 hand_back(caller, written)
@@ -263,10 +265,14 @@ class State:
         self._generation += 1
         self._links, self._source, self._retired = None, None, []
         self._twins = [one for one in self._twins if one not in ending]
+        self._forget()
+        release_links(reversed(ending), waiting=not torn)
+
+    def _forget(self) -> None:
+        """Drop what was agreed on, planned and bound."""
         for table in (self._agreed, self.wholes, self._plans, self._bound):
             table.clear()
         self._last = (None, 0, None)
-        release_links(reversed(ending), waiting=not torn)
 
 
 _states: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
@@ -325,10 +331,8 @@ def states() -> list[State]:
         return sorted(_states.values(), key=lambda found: found.number)
 
 
-def _marks(own: State) -> list[Mark]:
+def _marks() -> list[Mark]:
     """Where the last submissions of the process's groups end."""
-    if len(_states) == 1:  # the usual case, and looking through a weak table takes time
-        return [] if own.mark is None else [own.mark]
     with _lock:
         return [found.mark for found in _states.values() if found.mark is not None]
 

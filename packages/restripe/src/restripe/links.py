@@ -20,6 +20,7 @@ class Links:
 
     def __init__(self, base: Communicator, *, owned: bool) -> None:
         self.base = base
+        self.post = getattr(base, "post", None)
         self.streams = Streams(base.device) if base.device.type == "cuda" else None
         self._made: list[Communicator] = [base] if owned else []
         self._replicas: dict[tuple[Mesh, tuple[int, ...]], Communicator | None] = {}

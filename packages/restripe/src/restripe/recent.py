@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -11,21 +10,27 @@ Value = TypeVar("Value")
 
 
 class Recent(Generic[Key, Value]):
-    """At most `most` values by key; the one not used for longest goes first."""
+    """At most `most` values by key; the one not used for longest goes first.
+
+    Finding a value hashes its key once, since keys of meshes take long to hash; what is to go is looked for when it has to.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._now = 0
+        self._entries: dict[Key, tuple[Value, list[int]]] = {}
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._entries)
 
     def get(self, key: Key) -> Value | None:
         """The value of a key, which counts as used, or None."""
-        value = self._values.get(key)
-        if value is not None:
-            self._values.move_to_end(key)
-        return value
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._now += 1
+        entry[1][0] = self._now
+        return entry[0]
 
     def made(self, key: Key, make: Callable[[], Value]) -> Value:
         """The value of a key, made where it is not there."""
@@ -37,10 +42,11 @@ class Recent(Generic[Key, Value]):
 
     def keep(self, key: Key, value: Value) -> None:
         """Take in a value as the one used last."""
-        self._values[key] = value
-        if len(self._values) > self._most:
-            self._values.popitem(last=False)
+        self._now += 1
+        self._entries[key] = value, [self._now]
+        if len(self._entries) > self._most:
+            del self._entries[min(self._entries, key=lambda one: self._entries[one][1])]
 
     def clear(self) -> None:
         """Forget all."""
-        self._values.clear()
+        self._entries.clear()

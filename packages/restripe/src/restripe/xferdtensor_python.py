@@ -7,7 +7,8 @@ from typing import Any
 
 from torch.distributed.tensor.placement_types import Placement
 
-from restripe.api import Side, clear_caches, move
+from restripe.api import clear_caches
+from restripe.moving import move, placed
 
 __all__ = ["clear_xferdtensor_python_caches", "xferdtensor_python_impl"]
 
@@ -36,8 +37,10 @@ def xferdtensor_python_impl(
         ReshardError: see `restripe.errors`.
     """
     move(
-        Side.on(src_tensor, src_mesh, src_placement),
-        Side.on(dst_tensor, dst_mesh, dst_placement),
+        src_tensor,
+        placed(src_mesh, src_placement),
+        dst_tensor,
+        placed(dst_mesh, dst_placement),
         process_group,
         shape=None,
         dtype=None,

@@ -40,7 +40,7 @@ def nccl(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.requirement("RS-UPSTREAM-3")
 def test_what_a_group_brings_is_taken_as_it_is() -> None:
     group = SimpleNamespace(nccl_communicator=None, communicator=object())
-    assert comm.source(group) is group.communicator
+    assert comm.brings(group) == "communicator"
     assert comm.connect(group, 3) is group.communicator
 
 
@@ -48,7 +48,7 @@ def test_what_a_group_brings_is_taken_as_it_is() -> None:
 @pytest.mark.usefixtures("nccl")
 def test_nccl4py_s_communicator_comes_first_and_is_wrapped() -> None:
     group = SimpleNamespace(nccl_communicator=object(), communicator=object())
-    assert comm.source(group) is group.nccl_communicator
+    assert comm.brings(group) == "nccl_communicator"
     made: Any = comm.connect(group, 0)
     assert isinstance(made, Wrapped)
     assert made.handle is group.nccl_communicator
@@ -68,11 +68,11 @@ def test_ranks_meet_over_gloo_on_the_cpu_and_over_nccl_on_a_gpu() -> None:
 @pytest.mark.parametrize("stranger", [SimpleNamespace(rank=0), None, 3])
 def test_what_brings_nothing_is_refused(stranger: object) -> None:
     with pytest.raises(LayoutError, match=r"object with an \.nccl_communicator or a \.communicator, got"):
-        comm.source(stranger)
+        comm.brings(stranger)
 
 
 def test_a_process_group_without_gloo_and_nccl_is_refused() -> None:
     bare = dist.ProcessGroup(HashStore(), 0, 1)
-    assert comm.source(bare) is None
+    assert comm.brings(bare) is None
     with pytest.raises(LayoutError, match="neither NCCL nor gloo"):
         comm._home(bare)

@@ -14,11 +14,11 @@ from restripe.comm.gloo import GlooCommunicator
 from restripe.comm.protocol import Communicator
 from restripe.errors import LayoutError
 
-__all__ = ["Communicator", "connect", "meet", "source"]
+__all__ = ["Communicator", "brings", "connect", "meet"]
 
 
-def source(group: Any) -> Any:
-    """What a group brings to communicate with: nccl4py's communicator or one of the transport protocol.
+def brings(group: Any) -> str | None:
+    """The attribute with what a group brings to communicate with: nccl4py's communicator or one of the transport protocol.
 
     None for a torch process group, whose communicator is restripe's own.
 
@@ -28,9 +28,8 @@ def source(group: Any) -> Any:
     if isinstance(group, dist.ProcessGroup):
         return None
     for name in ("nccl_communicator", "communicator"):
-        brought = getattr(group, name, None)
-        if brought is not None:
-            return brought
+        if getattr(group, name, None) is not None:
+            return name
     raise LayoutError(
         "expected a torch process group, or an object with an .nccl_communicator or a .communicator, "
         f"got {type(group).__name__}; see the transport protocol"
@@ -43,12 +42,13 @@ def connect(group: Any, generation: int) -> Communicator:
     Args:
         generation: how many the group has had before; the same on all members.
     """
-    if isinstance(group, dist.ProcessGroup):
+    name = brings(group)
+    if name is None:
         device, timeout = _home(group)
         store = c10d._get_process_group_store(group)
         return meet(store, f"restripe/{generation}", group.rank(), group.size(), device, timeout)
-    brought: Any = source(group)
-    if getattr(group, "nccl_communicator", None) is None:
+    brought: Any = getattr(group, name)
+    if name == "communicator":
         return brought  # type: ignore[no-any-return]
     from restripe.comm.nccl import NcclCommunicator
 
