@@ -19,6 +19,7 @@ from reshard_conformance.cases import load as load_scripts
 from reshard_conformance.contract import Profile
 from reshard_conformance.environment import environment
 from reshard_conformance.generator import Space
+from reshard_conformance.mutants import devices
 from reshard_conformance.mutants.plain import Plain
 from reshard_conformance.mutants.zoo import MUTANTS, hunt
 from reshard_conformance.plan import LAYOUTS
@@ -196,8 +197,11 @@ def list_all() -> None:
 def mutants(
     names: Annotated[list[str] | None, typer.Argument(help="Only these; by default all, and the unbroken one.")] = None,
     folder: Annotated[Path | None, typer.Option("--report", help="Write the shrunk case of each kill here.")] = None,
+    world: Annotated[str, typer.Option(help="sim, or nccl for the breaks that a device has to show.")] = "sim",
 ) -> None:
     """Hunt broken implementations: exit code 0 when the suite kills every one and passes what they break."""
+    if world != "sim":
+        raise typer.Exit(0 if hunt_breaks(world, FAILURES if folder is None else folder) else 1)
     unknown = sorted(set(names or ()) - set(MUTANTS))
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r} is no mutant; there are {', '.join(MUTANTS)}")
@@ -215,6 +219,22 @@ def mutants(
         sound = kill.failure is None
     typer.echo(f"{killed} killed, {survived} survived{'' if sound else ', and so was what they break'}")
     raise typer.Exit(0 if killed and sound and not survived else 1)
+
+
+def hunt_breaks(name: str, folder: Path) -> bool:
+    """Hunt the breaks of devices; whether each was killed, and what they break was not."""
+    console = Console(highlight=False, width=200)
+    found = []
+    with usage(), closing(make_world(name)) as world:
+        for one in devices.hunts(world):
+            found.append(one)
+            typer.echo(f"{one.word}: {one.kind.name} ({one.prop}, {one.scripts} scripts)")
+    report.write_failures([one.failure for one in found if one.failure is not None], folder)
+    display.hunts(console, found, folder)
+    broken = [one for one in found if one.kind.breaks]
+    killed = sum(one.good for one in broken)
+    typer.echo(f"{killed} killed, {len(broken) - killed} not")
+    return all(one.good for one in found)
 
 
 @app.command()

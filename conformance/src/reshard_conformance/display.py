@@ -15,6 +15,7 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 
 from reshard_conformance.contract import Implementation, Profile
+from reshard_conformance.mutants.devices import Hunted
 from reshard_conformance.mutants.plain import Plain
 from reshard_conformance.mutants.zoo import Kill
 from reshard_conformance.plan import Chunk
@@ -27,7 +28,7 @@ from reshard_conformance.suite import Tell
 from reshard_conformance.waivers import Waiver
 from reshard_conformance.workers import Part, Pulse
 
-__all__ = ["Progress", "failed", "heading", "hunted", "lists", "outcome", "progress", "unused"]
+__all__ = ["Progress", "failed", "heading", "hunted", "hunts", "lists", "outcome", "progress", "unused"]
 
 #: How often a run tells how far it has come.
 SECONDS = 4.0
@@ -147,7 +148,7 @@ def coverage(tally: Tally) -> Table:
     table = Table(f"class of layouts in {tally.world}")
     for heading_ in ("cases", "share", "floor"):
         table.add_column(heading_, justify="right")
-    for kind in tally.coverage.classes:
+    for kind in tally.classes:
         share = tally.coverage.share(kind)
         style = "bold red" if share < kind.floor else ""
         table.add_row(
@@ -183,6 +184,17 @@ def hunted(kind: type[Plain], kill: Kill) -> None:
     aim = "by what it breaks" if kind.breaks in kill.aimed else f"though it breaks {kind.breaks}"
     size = f"{len(kill.failure.script)} steps, after {kill.scripts} scripts"
     typer.echo(f"killed    {kind.name}: {(kind.__doc__ or '').strip()} ({kill.failure.prop}, {aim}; {size})")
+
+
+def hunts(console: Console, found: Sequence[Hunted], folder: Path) -> None:
+    """A table of the breaks: which were killed, by what, and the case file of each."""
+    table = Table("implementation", "what is wrong with it", "property", "scripts", "", "why", "case")
+    for one in found:
+        why, case = ("", "") if one.failure is None else (one.failure.faults[0], str(folder / one.failure.file))
+        about = (one.kind.__doc__ or "").strip().split("\n")[0]
+        style = "" if one.good else "bold red"
+        table.add_row(one.kind.name, about, one.prop, str(one.scripts), one.word, why, case, style=style)
+    console.print(table)
 
 
 def lists(

@@ -133,6 +133,8 @@ class Flowing:
             found.append("each call returned only when all that was enqueued before it had ended")
         if not all(work.is_completed() for work in self.works):
             found.append("a work handle says that it is not completed when the device has done all")
+        if self.floods and bool(torch.cat(self.floods).ne(FLOOD).any()):
+            found.append("memory that was free when a call returned was written afterwards")
         gc.collect()
         if not all(storage.expired() for storage in self.dropped):
             found.append(

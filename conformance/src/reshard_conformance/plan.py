@@ -31,9 +31,18 @@ AMOUNTS = {
         "lives": (4, 1, 60),
         "faults": (3, 1, 100),
         "disagreements": (2, 1, 100),
+        "strided": (6, 8, 40),
+        "segmented": (6, 8, 40),
         "soak": NONE,
     },
-    "gloo": {"exact": (6, 3, 25), "models": NONE, "submissions": (1, 1, 1), "soak": NONE},
+    "gloo": {
+        "exact": (6, 3, 25),
+        "strided": (2, 4, 25),
+        "segmented": (2, 4, 25),
+        "models": NONE,
+        "submissions": (1, 1, 1),
+        "soak": NONE,
+    },
     "nccl": {
         "models": NONE,
         "traffic": (2, 1, 30),
@@ -126,8 +135,9 @@ def on_devices(prop: Property, place: int, sizes: tuple[int, ...], times: int, l
     chunks: list[Chunk] = []
     for size, scripts in spread(sizes, layouts * times).items():
         number = -(-scripts // CHUNK)
-        rounds = -(-scripts // (number * ROUND))
-        chunks += [Chunk("nccl", prop.name, (size,), len(chunks) + turn, rounds, ROUND) for turn in range(number)]
+        rounds = max(4, -(-scripts // (number * ROUND)))  # a round aims at what lags after those before it
+        few = -(-scripts // (number * rounds))
+        chunks += [Chunk("nccl", prop.name, (size,), len(chunks) + turn, rounds, few) for turn in range(number)]
     return chunks
 
 

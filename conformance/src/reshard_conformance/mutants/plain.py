@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,7 +19,7 @@ import torch
 from reshard_conformance.contract import Claims, Communicator, Group, Item, Level, Profile, Stream
 from reshard_conformance.mutants.calls import Box, Call, Layout, Reader, Refusal, Side, lengths
 
-__all__ = ["Message", "Piece", "Plain", "State", "breaks"]
+__all__ = ["Message", "Piece", "Plain", "Posting", "State", "breaks"]
 
 #: Kinds of errors in the order in which they win.
 ORDER = ("placement", "layout", "missing", "device", "dtype", "shape", "aliasing", "agreement")
@@ -30,6 +31,9 @@ class Message(NamedTuple):
     sender: int
     receiver: int
     box: Box
+
+
+Posting: TypeAlias = tuple[Call, list[Message]]
 
 
 class Piece(NamedTuple):
@@ -60,7 +64,7 @@ class Plain(Reader):
     claims = Claims(
         Level.L3,
         frozenset({Profile.CORE, Profile.EFFICIENT, Profile.BATCH, Profile.LIFECYCLE, Profile.AGREEMENT}),
-        frozenset({"sim"}),
+        frozenset({"sim", "nccl"}),
     )
 
     def __init__(self) -> None:
@@ -80,11 +84,10 @@ class Plain(Reader):
         stream: Stream | None = None,
     ) -> None:
         """One tensor: a batch of one."""
-        del stream
         item = ("tensor", src_tensor, src_mesh, src_placement, dst_tensor, dst_mesh, dst_placement)
-        self.reshard_many([item], process_group)
+        self.reshard_many([item], process_group, stream)
 
-    def reshard_many(self, items: Sequence[Item], group: Group) -> None:
+    def reshard_many(self, items: Sequence[Item], group: Group, stream: Stream | None = None) -> None:
         """Check, agree, move."""
         state = self.state(group)
         state.calls += 1
@@ -97,8 +100,9 @@ class Plain(Reader):
         except Refusal as refusal:
             fault = refusal
         self.agree(calls, fault, group, state)
-        for first, part in self.rounds(calls, group):
-            self.move(part, first, group, state)
+        with self.on(stream):
+            for first, part in self.rounds(calls, group):
+                self.move(part, first, group, state)
 
     def clear_caches(self, group: Group) -> None:
         """Collective: ranks that clear alone meet the others' next call, and all of them see it."""
@@ -219,15 +223,31 @@ class Plain(Reader):
         """Submit the messages of some calls together, then replicate each destination."""
         plans = [self.plan(call, first + place, state) for place, call in enumerate(calls)]
         pieces = []
+        self.hold(calls)
         with torch.inference_mode():  # the only mode in which tensors made in inference mode can be written
             with group.communicator.group():
-                for call, plan in zip(calls, plans, strict=True):
+                for call, plan in self.posted(list(zip(calls, plans, strict=True)), group):
                     pieces += self.post(call, plan, group)
             for piece in pieces:
                 self.unpack(piece)
             for call, plan in zip(calls, plans, strict=True):
                 self.copy_own(call, plan, group)
                 self.replicate(call, group, state)
+
+    def on(self, stream: Stream | None) -> AbstractContextManager[object]:
+        """Where all is enqueued: on the caller's stream."""
+        return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+    def hold(self, calls: Sequence[Call]) -> None:
+        """Memory that the caller drops is not used again before this stream is through with it."""
+        for local in (side.local for call in calls for side in (call.src, call.dst)):
+            if local is not None and local.is_cuda:
+                local.record_stream(torch.cuda.current_stream(local.device))
+
+    def posted(self, calls: list[Posting], group: Group) -> list[Posting]:
+        """The calls with their plans in the order in which messages are posted."""
+        del group
+        return calls
 
     def post(self, call: Call, plan: Sequence[Message], group: Group) -> list[Piece]:
         """Post what this rank sends and receives."""
