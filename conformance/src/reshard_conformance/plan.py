@@ -61,8 +61,9 @@ AMOUNTS = {
     },
 }
 OTHERS = {"sim": (1, 1, 80), "gloo": (1, 1, 8), "nccl": (1, 1, 8)}
-#: About how many layouts the steered property of a quick run draws in nccl, where a minute has to do for many of them.
-LAYOUTS = 2300
+#: About how many layouts the steered property of core draws in a quick run in nccl, where a minute has to do for many of
+#: them; and one in how many those of other profiles draw.
+LAYOUTS, LESS = 2300, 8
 #: How they are spread over world sizes: ranks that share a GPU take turns on it.
 SHARES = {2: 6, 3: 6, 4: 6}
 #: Scripts of one chunk there, and of one round of it; the scripts of a chunk share meshes, and so communicators.
@@ -133,6 +134,7 @@ def on_devices(prop: Property, place: int, sizes: tuple[int, ...], times: int, l
             for turn in range(number * times)
         ]
     chunks: list[Chunk] = []
+    layouts = layouts if prop.profile is Profile.CORE else -(-layouts // LESS)
     for size, scripts in spread(sizes, layouts * times).items():
         number = -(-scripts // CHUNK)
         rounds = max(4, -(-scripts // (number * ROUND)))  # a round aims at what lags after those before it
@@ -142,8 +144,8 @@ def on_devices(prop: Property, place: int, sizes: tuple[int, ...], times: int, l
 
 
 def fresh_on_devices(prop: Property, sizes: tuple[int, ...], seed: int, layouts: int) -> list[Chunk]:
-    """A tenth of the steered property in nccl, in small worlds."""
-    turns = few_ranks(sizes) if prop.steered else ()
+    """A tenth of the steered property of core in nccl, in small worlds."""
+    turns = few_ranks(sizes) if prop.steered and prop.profile is Profile.CORE else ()
     examples = -(-layouts // (10 * max(1, len(turns))))
     return [
         Chunk("nccl", prop.name, (size,), fresh_seed(seed, place), 1, examples, fresh=True)
