@@ -139,9 +139,10 @@ def read(tensor: Any) -> Given:
         return Given(None, tensor.dtype, tensor)
     if type(tensor) is TensorRef:
         return Given(tensor.shape, tensor.dtype, None if tensor.local is None else settle(tensor.local))
-    if isinstance(tensor, DTensor) and tensor.device_mesh.get_coordinate() is None:
-        return Given(tuple(tensor.shape), tensor.dtype, None)
-    if isinstance(tensor, torch.Tensor) and not isinstance(tensor, DTensor):
+    if isinstance(tensor, DTensor):
+        outside = tensor.device_mesh.get_coordinate() is None
+        return Given(tensor.shape, tensor.dtype, None if outside else settle(tensor._local_tensor))  # noqa: SLF001  (to_local() would record history)
+    if isinstance(tensor, torch.Tensor):
         return Given(None, tensor.dtype, settle(tensor))
     try:
         local = getattr(tensor, "_local_tensor", _ABSENT)
@@ -194,6 +195,10 @@ def layouts(
         with about(f"{side} layout"):
             found.append(Layout(mesh_of(mesh), tuple(kinds)))
             check_ranks(found[-1].mesh, size)
+    if shape is not None:
+        for side, layout in zip(SIDES, found, strict=True):
+            with about(f"{side} layout"):
+                check_segments(layout.placements, shape)
     return found
 
 
@@ -204,18 +209,6 @@ def about(subject: str) -> Iterator[None]:
         yield
     except ReshardError as error:
         raise type(error)(f"{subject}: {error}") from None
-
-
-def counted(layout: Layout, ndim: int) -> Layout:
-    """The layout with shard dims counted from 0, so that equal layouts of a tensor of `ndim` dims compare equal.
-
-    Raises:
-        InvalidPlacementError: a shard dim outside [-ndim, ndim).
-    """
-    dims = shard_dims(layout.placements, ndim)
-    if not any(isinstance(placement, Shard) and placement.dim < 0 for placement in layout.placements):
-        return layout
-    return Layout(layout.mesh, tuple(Replicate() if dim is None else Shard(dim) for dim in dims))
 
 
 def check_ranks(mesh: Mesh, size: int) -> None:
