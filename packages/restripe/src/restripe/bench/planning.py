@@ -28,7 +28,8 @@ from restripe.xferdtensor_python import xferdtensor_python_impl
 
 SHAPE = (65536, 32768)  # divides by every power of two up to the largest worlds
 DTYPE = torch.bfloat16
-REPEATS, BURST = 7, 200
+REPEATS, SECONDS = 5, 0.3  # at least so many, and for at least so long: a busy neighbour must not be all that is seen
+BURST = 50  # look-ups between two readings of the clock
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ def measure(ranks: int) -> Measured:
 
 def timed(call: Callable[[], object], burst: int) -> float:
     """Microseconds of a call: the median over repeats of bursts."""
-    found = []
-    for _ in range(REPEATS):
+    found: list[float] = []
+    while len(found) < REPEATS or sum(found) * burst < SECONDS * 1e6:
         begin = time.perf_counter()
         for _ in range(burst):
             call()

@@ -1,0 +1,108 @@
+"""Run the benchmark: tables and targets on the terminal; tables, JSON and a plot in a folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from plan_bench import targets
+from plan_bench.plot import plot
+from plan_bench.quadratic import load, world_plan
+from plan_bench.targets import Verdict
+from restripe.bench.planning import SHAPE, Measured, measure, moves, table
+from restripe.bench.table import WIDTH
+from restripe.cost import Rates
+from restripe.mapping import Degrees
+from restripe.mapping import moves as mapped
+from restripe.models import parameters
+from restripe.simulation import simulate
+from restripe.summary import by_kind, figures, verdict
+
+RANKS, JUDGED = (8, 64, 512, 2048, 16384), (64, 512, 2048)
+MAPPINGS = (
+    ("qwen3-4b", "DP8", "TP8"),
+    ("qwen3-4b", "TP2xDP4", "TP4xDP2"),
+    ("qwen3-30b-a3b", "EP8xPP2", "TP8xDP2"),
+    ("qwen3-30b-a3b", "EP4xDP2", "TP4xEP1xDP2"),
+    ("qwen3-30b-a3b", "EP4xETP2", "EP8"),
+    ("deepseek-v3", "PP16xEP16", "TP32xDP8"),
+)
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    out: Annotated[
+        Path, typer.Option(help="The folder for report.json, tables.txt, growth.svg and growth.png.")
+    ] = Path("plan-bench"),
+) -> None:
+    """Time planning against the tests' quadratic planner, and hold whole models against an even share for each rank."""
+    console = Console(width=WIDTH, record=True)
+    found = [measure(ranks) for ranks in RANKS]
+    quadratic_ms = {ranks: quadratic(ranks) for ranks in JUDGED}
+    console.print(table(found))
+    for ranks, times in quadratic_ms.items():
+        told = ", ".join(f"{move} {milliseconds:,.0f} ms" for move, milliseconds in times.items())
+        console.print(f"every pair of {ranks:,} ranks: {told}", highlight=False)
+    judged = list(targets.planning(found, quadratic_ms))
+    models = {name: model(console, *mapping, judged) for mapping in MAPPINGS if (name := " ".join(mapping))}
+    for one in judged:
+        console.print(one.text, highlight=False)
+    write(out, found, quadratic_ms, models, judged)
+    (out / "tables.txt").write_text(console.export_text(), encoding="utf-8")
+    console.print(f"written: {out}/report.json, tables.txt, growth.svg, growth.png")
+
+
+def quadratic(ranks: int) -> dict[str, float]:
+    """Milliseconds in which the quadratic planner plans each move's world, once."""
+    judge, found = load(), {}
+    for name, (src, dst) in moves(ranks).items():
+        begin = time.perf_counter()
+        world_plan(judge, src, dst, SHAPE)
+        found[name] = (time.perf_counter() - begin) * 1e3
+    return found
+
+
+def model(console: Console, name: str, train: str, generate: str, judged: list[Verdict]) -> dict[str, Any]:
+    """Simulate a mapping, print it, judge its balance, and give its figures."""
+    tensors = mapped(parameters(name), Degrees.of(train), Degrees.of(generate))
+    begin = time.perf_counter()
+    totals = simulate(tensors)
+    seconds = time.perf_counter() - begin
+    console.print(f"\n{name}: {train} to {generate}, simulated in {seconds:.1f} s", style="bold", highlight=False)
+    console.print(by_kind(tensors, totals, Rates()))
+    for line in verdict(totals["all"], Rates()):
+        console.print(line, highlight=False)
+    judged += targets.balance(f"{name}, {train} to {generate}", totals["all"])
+    return {"seconds": seconds, "classes": {kind: figures(each, Rates()) for kind, each in totals.items()}}
+
+
+def write(
+    out: Path,
+    found: Sequence[Measured],
+    quadratic_ms: dict[int, dict[str, float]],
+    models: dict[str, dict[str, Any]],
+    judged: Sequence[Verdict],
+) -> None:
+    """The report and the plot."""
+    out.mkdir(parents=True, exist_ok=True)
+    report = {
+        "planning": [one.told() for one in found],
+        "quadratic_ms": quadratic_ms,
+        "models": models,
+        "targets": [{"text": one.text, "holds": one.holds} for one in judged],
+    }
+    (out / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+    for kind in ("svg", "png"):
+        plot(found, quadratic_ms, out / f"growth.{kind}")
+
+
+if __name__ == "__main__":
+    app()
