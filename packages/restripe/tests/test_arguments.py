@@ -17,7 +17,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from restripe import Item, Layout, Mesh, TensorRef
-from restripe.arguments import Given, Whole, check, check_memory, counted, layouts, looks, read
+from restripe.arguments import Given, Whole, check, check_memory, layouts, looks, read
 from restripe.errors import (
     AliasingError,
     DeviceError,
@@ -309,12 +309,3 @@ def test_tensors_that_are_bound_alike_look_alike() -> None:
     assert len({looks([one]) for one in [base, *others]}) == len(others) + 1
     wave = torch.zeros(4, dtype=torch.complex64)
     assert looks([wave]) != looks([wave.conj()])
-
-
-@pytest.mark.requirement("RS-LAYOUT-4", "RS-ERROR-2")
-def test_shard_dims_are_counted_from_either_end() -> None:
-    mesh = Mesh((2, 2), (0, 1, 2, 3))
-    assert counted(Layout(mesh, (Shard(-1), Replicate())), 3) == Layout(mesh, (Shard(2), Replicate()))
-    assert counted(Layout(mesh, (Shard(0), Shard(-3))), 3) == Layout(mesh, (Shard(0), Shard(0)))
-    with pytest.raises(InvalidPlacementError):
-        counted(Layout(mesh, (Shard(-4), Replicate())), 3)

@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from restripe import errors
 from restripe.arguments import Item, Whole
 from restripe.errors import PRECEDENCE, AgreementError, DtypeError, MissingTensorError, ReshardError, ShapeError
 from restripe.layout import Layout, Mesh
+from restripe.segmented import Segmented
 
 PLANNER = 1  # raised when the same arguments plan otherwise than before
 CLEAR = b'{"told": {"call": "clear"}}'
@@ -107,14 +109,28 @@ def describe(items: Sequence[Item], *, graph: bool) -> dict[str, Any]:
 def _told(layout: Layout | None) -> Any:
     if layout is None:
         return None
-    return [layout.mesh.shape, layout.mesh.ranks, [p.dim if isinstance(p, Shard) else None for p in layout.placements]]
+    return [layout.mesh.shape, layout.mesh.ranks, [_told_placement(placement) for placement in layout.placements]]
+
+
+def _told_placement(placement: Placement) -> Any:
+    if isinstance(placement, _StridedShard):
+        return {"dim": placement.dim, "split_factor": int(placement.split_factor)}
+    if isinstance(placement, Segmented):
+        return {"dim": placement.dim, "sizes": placement.sizes}
+    return placement.dim if isinstance(placement, Shard) else None
 
 
 def _heard(told: Any) -> Layout | None:
     if told is None:
         return None
-    shape, ranks, dims = told
-    return Layout(Mesh(tuple(shape), tuple(ranks)), tuple(Replicate() if dim is None else Shard(dim) for dim in dims))
+    shape, ranks, placements = told
+    return Layout(Mesh(tuple(shape), tuple(ranks)), tuple(map(_heard_placement, placements)))
+
+
+def _heard_placement(told: Any) -> Placement:
+    if isinstance(told, dict):
+        return Segmented(**told) if "sizes" in told else _StridedShard(**told)
+    return Replicate() if told is None else Shard(told)
 
 
 def merge(told: Sequence[dict[str, Any]]) -> list[Whole]:

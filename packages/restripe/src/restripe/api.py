@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
 from restripe.agreement import Terms
-from restripe.arguments import SIDES, Item, Told, Whole, about, check_ranks, counted, read_all
+from restripe.arguments import SIDES, Item, Told, Whole, about, check_ranks, read_all
 from restripe.call import STAGING_BYTES, Call, Check, Options, at, faulty
-from restripe.errors import LayoutError, MissingTensorError, ReshardError
+from restripe.errors import LayoutError, MissingTensorError, PeerTimeoutError, ReshardError
 from restripe.group import default_group, state, states
-from restripe.layout import Layout
+from restripe.layout import Layout, check_segments, counted
 from restripe.links import Links
 from restripe.moving import move, side_of
 from restripe.streams import Mark
@@ -29,10 +30,22 @@ class Work:
     def __init__(self, mark: Mark | None = None) -> None:
         self._mark = mark
 
-    def wait(self) -> bool:
-        """Let what is enqueued on the current stream from now on see the destination's values; True."""
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Let what is enqueued on the current stream from now on see the destination's values; True.
+
+        Args:
+            timeout: where it is given, the host waits as well, so long at most.
+
+        Raises:
+            PeerTimeoutError: the device is not done by then.
+        """
         if self._mark is not None:
             self._mark.wait()
+            if timeout is not None and not self._mark.passes_within(timeout.total_seconds()):
+                raise PeerTimeoutError(
+                    f"expected the transfers to end within {timeout.total_seconds():g} s, and they have not; "
+                    "see whether every rank of the group has made this call, or wait longer"
+                )
         return True
 
     def is_completed(self) -> bool:
@@ -145,6 +158,7 @@ def _counted(item: Item, side: str, layout: Layout | None) -> Layout | None:
     if layout is None:
         return None
     with about(f"{side} layout of item {item.name!r}"):
+        check_segments(layout.placements, item.shape)
         return counted(layout, len(item.shape))
 
 

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
 from restripe.cuts import Region, lengths
@@ -22,7 +22,7 @@ from restripe.errors import (
     ReshardError,
     ShapeError,
 )
-from restripe.layout import Layout, Mesh, check_kinds, shard_dims, short
+from restripe.layout import Layout, Mesh, check_kinds, check_segments, shard_dims, short
 from restripe.planning import RankPlan
 from restripe.staging import overlaps_itself, settle, share_elements
 

@@ -61,6 +61,11 @@ class Cuts:
             lo, hi = min(hi, lo + chunk * index), min(hi, lo + chunk * (index + 1))
         return lo, hi
 
+    def intervals(self, coordinates: Sequence[int]) -> Intervals:
+        """The same as the intervals of a region: none where it is empty."""
+        lo, hi = self.interval(coordinates)
+        return ((lo, hi),) if lo < hi else ()
+
     def owner(self, position: int) -> Chunk:
         """The chunk that holds this position, 0 <= position < length."""
         lo, hi, coordinates = 0, self.length, []
@@ -93,6 +98,10 @@ class Cuts:
     def most(self, length: int) -> int:
         """A bound on how many nonempty chunks one interval of this length can meet."""
         return _most(self.length, self.sizes, length)
+
+    def cut(self, size: int) -> Cuts:
+        """The same, cut once more."""
+        return Cuts(self.length, (*self.sizes, size))
 
     @property
     def longest(self) -> int:

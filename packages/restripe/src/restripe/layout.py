@@ -1,7 +1,6 @@
-"""Meshes, layouts, and what a rank owns under one, in closed form.
+"""Meshes and layouts, values that refuse what makes no sense at birth.
 
-Nothing here loops over the ranks of the world: the cost of a question depends on the layout, not on how many ranks it has
-(a Mesh counts its ranks once, when it is made).
+Nothing here loops over the ranks of the world, but a Mesh that counts its ranks once, when it is made.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.placement_types import Placement
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-from restripe.cuts import Coordinates, Cuts, Region, ravel, unravel
-from restripe.errors import InvalidPlacementError, LayoutError, UnsupportedPlacementError
+from restripe.cuts import Coordinates, unravel
+from restripe.errors import InvalidPlacementError, LayoutError, ShapeError, UnsupportedPlacementError
+from restripe.segmented import Segmented
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +151,10 @@ class Mesh:
         """Whether every rank of the other mesh is in this one."""
         return self is other or all(rank in self._index for rank in other.ranks)
 
+    def index(self, rank: int) -> int | None:
+        """The rank's place in row-major order, or None outside the mesh."""
+        return self._index.get(rank)
+
     def coordinates(self, rank: int) -> Coordinates | None:
         """The rank's coordinates, or None outside the mesh."""
         index = self._index.get(rank)
@@ -160,10 +163,13 @@ class Mesh:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where a tensor lies: a mesh and one placement a mesh dim, Shard(dim) or Replicate().
+    """Where a tensor lies: a mesh and one placement a mesh dim.
+
+    A placement is Shard(dim), Replicate(), _StridedShard(dim, split_factor=k) or Segmented(dim, sizes).
 
     Raises:
         UnsupportedPlacementError: a placement of another kind, subclasses of Shard included.
+        InvalidPlacementError: a placement of numbers that make no sense for any tensor.
         LayoutError: placements and mesh dims differ in number.
     """
 
@@ -174,6 +180,7 @@ class Layout:
         object.__setattr__(self, "mesh", Mesh.of(self.mesh))
         object.__setattr__(self, "placements", tuple(self.placements))
         check_kinds(self.placements)
+        object.__setattr__(self, "placements", tuple(map(_known, self.placements)))
         if len(self.placements) != self.mesh.ndim:
             raise LayoutError(
                 f"expected one placement a mesh dim: {self.mesh.ndim} for mesh shape {self.mesh.shape}, "
@@ -207,121 +214,91 @@ class Layout:
 
 
 def check_kinds(placements: Sequence[object]) -> None:
-    """Refuse every placement that is neither exactly Shard nor Replicate (UnsupportedPlacementError)."""
+    """Refuse every placement that is none of Shard, Replicate, _StridedShard (subclasses too) and Segmented.
+
+    Raises:
+        UnsupportedPlacementError: another kind of placement.
+        InvalidPlacementError: a strided shard of no pieces, segments that are none.
+    """
     for mesh_dim, placement in enumerate(placements):
-        if type(placement) not in (Shard, Replicate):
+        if type(placement) not in (Shard, Replicate, _StridedShard) and not _is_segmented(placement):
             raise UnsupportedPlacementError(
-                f"placement {placement!r} of mesh dim {mesh_dim} cannot be moved: expected Shard(dim) or Replicate(); redistribute to one of them first"
+                f"placement {placement!r} of mesh dim {mesh_dim} cannot be moved: expected Shard(dim), Replicate(), "
+                "_StridedShard or Segmented(dim, sizes); redistribute to one of them first"
             )
+        if isinstance(placement, _StridedShard) and placement.split_factor < 1:
+            raise InvalidPlacementError(
+                f"{placement!r} of mesh dim {mesh_dim} cuts into {placement.split_factor} pieces; give a split_factor of 1 or more"
+            )
+        _known(placement)
+
+
+def _is_segmented(placement: object) -> bool:
+    """Whether it has what makes a segmented shard; another library's class serves as well as ours."""
+    return not isinstance(placement, Shard | Replicate) and hasattr(placement, "dim") and hasattr(placement, "sizes")
+
+
+def _known(placement: Any) -> Placement:
+    """A segmented shard as ours; every other placement as it is."""
+    if isinstance(placement, Segmented) or not _is_segmented(placement):
+        return cast("Placement", placement)
+    return Segmented(placement.dim, placement.sizes)
 
 
 def shard_dims(placements: Sequence[Placement], ndim: int) -> tuple[int | None, ...]:
     """For each mesh dim the tensor dim that it shards, counted from 0, or None where it replicates.
 
     Raises:
-        InvalidPlacementError: a shard dim outside [-ndim, ndim).
+        InvalidPlacementError: a shard dim outside [-ndim, ndim); a segmented shard of a dim that is sharded before.
     """
     dims: list[int | None] = []
     for mesh_dim, placement in enumerate(placements):
-        if not isinstance(placement, Shard):
+        if isinstance(placement, Replicate):
             dims.append(None)
             continue
-        if not -ndim <= placement.dim < ndim:
+        dim = placement.dim  # type: ignore[attr-defined]  # every other kind has one, and a common class is missing
+        if not -ndim <= dim < ndim:
             raise InvalidPlacementError(
-                f"{placement!r} of mesh dim {mesh_dim} names tensor dim {placement.dim}, but the tensor has {ndim} dims; name one in [{-ndim}, {ndim})"
+                f"{placement!r} of mesh dim {mesh_dim} names tensor dim {dim}, but the tensor has {ndim} dims; name one in [{-ndim}, {ndim})"
             )
-        dims.append(placement.dim % ndim)
+        if _is_segmented(placement) and dim % ndim in dims:
+            raise InvalidPlacementError(
+                f"{placement!r} of mesh dim {mesh_dim} follows another shard of tensor dim {dim}; segments are the whole dim's, so put it leftmost"
+            )
+        dims.append(dim % ndim)
     return tuple(dims)
 
 
-class Place(NamedTuple):
-    """A rank's place in a partition.
+def check_segments(placements: Sequence[Placement], shape: Sequence[int]) -> None:
+    """Refuse what `shard_dims` refuses, and segments that do not add up to their tensor dim (ShapeError)."""
+    for placement, dim in zip(placements, shard_dims(placements, len(shape)), strict=True):
+        ours = _known(placement)
+        if dim is not None and isinstance(ours, Segmented) and sum(ours.sizes) != shape[dim]:
+            raise ShapeError(
+                f"{ours!r} has segments of {sum(ours.sizes)} elements in all, but tensor dim {dim} has {shape[dim]}; "
+                "give the global length of every segment"
+            )
 
-    `shard`: for each tensor dim, the coordinates on the mesh dims that shard it. `replica`: the rank's number among the
-    ranks that hold the same shard, in mesh order.
-    """
 
-    shard: tuple[Coordinates, ...]
-    replica: int
-
-
-@dataclass(frozen=True)
-class Partition:
-    """A layout applied to a tensor's shape: which rank owns what. Mesh dims of size 1 neither shard nor replicate.
+def counted(layout: Layout, ndim: int) -> Layout:
+    """The layout with shard dims counted from 0, so that equal layouts of a tensor of `ndim` dims compare equal.
 
     Raises:
-        InvalidPlacementError: a shard dim that the shape does not have.
+        InvalidPlacementError: as `shard_dims`.
     """
+    pairs = list(zip(layout.placements, shard_dims(layout.placements, ndim), strict=True))
+    if all(dim is None or placement.dim == dim for placement, dim in pairs):  # type: ignore[attr-defined]
+        return layout
+    return Layout(layout.mesh, tuple(_of_dim(placement, dim) for placement, dim in pairs))
 
-    layout: Layout
-    shape: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        self.dims  # noqa: B018  (refuse a bad shard dim at birth)
-
-    @property
-    def mesh(self) -> Mesh:
-        """The layout's mesh."""
-        return self.layout.mesh
-
-    @cached_property
-    def dims(self) -> tuple[tuple[int, ...], ...]:
-        """For each tensor dim the mesh dims that shard it, left to right."""
-        targets = shard_dims(self.layout.placements, len(self.shape))
-        sizes = self.mesh.shape
-        return tuple(
-            tuple(m for m, target in enumerate(targets) if target == d and sizes[m] > 1) for d in range(len(self.shape))
-        )
-
-    @cached_property
-    def cuts(self) -> tuple[Cuts, ...]:
-        """How each tensor dim is cut."""
-        return tuple(
-            Cuts(n, tuple(self.mesh.shape[m] for m in dims)) for n, dims in zip(self.shape, self.dims, strict=True)
-        )
-
-    @cached_property
-    def _strides(self) -> tuple[int, ...]:
-        """What one step along each mesh dim adds to a rank's index in the mesh."""
-        sizes = self.mesh.shape
-        return tuple(math.prod(sizes[m + 1 :]) for m in range(len(sizes)))
-
-    def place(self, rank: int) -> Place | None:
-        """Which shard the rank holds, and which replica of it; None outside the mesh."""
-        at = self.mesh.coordinates(rank)
-        if at is None:
-            return None
-        inner = self.layout.replicating
-        shard = tuple(tuple(at[m] for m in dims) for dims in self.dims)
-        return Place(shard, ravel([at[m] for m in inner], [self.mesh.shape[m] for m in inner]))
-
-    def chunk_offset(self, dim: int, coordinates: Coordinates) -> int:
-        """What a chunk of tensor dim `dim` adds to its holders' index in the mesh."""
-        return sum(self._strides[m] * index for m, index in zip(self.dims[dim], coordinates, strict=True))
-
-    def replica_offset(self, replica: int) -> int:
-        """What replica number `replica` adds to its holder's index in the mesh."""
-        inner = self.layout.replicating
-        at = unravel(replica, [self.mesh.shape[m] for m in inner])
-        return sum(self._strides[m] * index for m, index in zip(inner, at, strict=True))
-
-    @property
-    def replica_offsets(self) -> list[int]:
-        """What each replica adds to its holder's index in the mesh, in replica order."""
-        steps = [range(0, self._strides[m] * self.mesh.shape[m], self._strides[m]) for m in self.layout.replicating]
-        return [sum(step) for step in product(*steps)]
-
-    def shard_offset(self, shard: Sequence[Coordinates]) -> int:
-        """What a shard adds to its holders' index in the mesh: the sum over its chunks."""
-        return sum(self.chunk_offset(dim, coordinates) for dim, coordinates in enumerate(shard))
-
-    def region(self, rank: int) -> Region | None:
-        """What the rank owns, or None outside the mesh."""
-        place = self.place(rank)
-        if place is None:
-            return None
-        intervals = (cuts.interval(coordinates) for cuts, coordinates in zip(self.cuts, place.shard, strict=True))
-        return tuple(((lo, hi),) if lo < hi else () for lo, hi in intervals)
+def _of_dim(placement: Placement, dim: int | None) -> Placement:
+    """The same placement of this tensor dim."""
+    if dim is None:
+        return placement
+    if isinstance(placement, _StridedShard):
+        return _StridedShard(dim, split_factor=placement.split_factor)
+    return Segmented(dim, placement.sizes) if isinstance(placement, Segmented) else Shard(dim)
 
 
 def replica_groups(layout: Layout) -> tuple[tuple[int, ...], ...]:

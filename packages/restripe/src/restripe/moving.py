@@ -12,12 +12,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
-from restripe.arguments import Told, Whole, counted, layouts, read_all, sizes
+from restripe.arguments import Told, Whole, layouts, read_all, sizes
 from restripe.call import Call, Check, faulty
 from restripe.errors import MissingTensorError, ReshardError
 from restripe.group import State, state
 from restripe.joining import Joined
-from restripe.layout import Layout, Mesh
+from restripe.layout import Layout, Mesh, counted
 from restripe.streams import Mark
 
 

@@ -33,12 +33,23 @@ class FanOutKind(StrEnum):
 class Message(NamedTuple):
     """One region of the tensor that crosses from one rank to another; `peer` is the other end.
 
-    `band` numbers the pair in each tensor dim, alike on both ends: a rank's messages have consecutive numbers there.
+    `band` numbers the pair in each tensor dim, alike on both ends, so that a rank's messages spread over the turns of a round.
     """
 
     peer: int
     region: Region
     band: tuple[int, ...] = ()
+
+
+class Width(NamedTuple):
+    """How many of the other side's chunks of a tensor dim one chunk meets at most, and how many there are to meet."""
+
+    most: int
+    others: int
+
+    def in_turns(self, turns: int) -> int:
+        """The same for those of one band in so many turns."""
+        return min(self.most, -(-self.others // turns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +81,7 @@ class RankPlan:
     receives: tuple[Message, ...]
     fan_out: FanOut | None
     reason: Reason
-    widths: tuple[tuple[int, int], ...]
+    widths: tuple[tuple[Width, Width], ...]
     staging: int
 
     @property
@@ -83,4 +94,5 @@ class RankPlan:
         if self.reason in (Reason.EMPTY, Reason.LOCAL):
             return 0
         widths = list(zip(self.widths, turns, strict=True))
-        return math.prod(-(-out // t) for (out, _), t in widths) + math.prod(-(-into // t) for (_, into), t in widths)
+        sent = math.prod(out.in_turns(count) for (out, _), count in widths)
+        return sent + math.prod(into.in_turns(count) for (_, into), count in widths)

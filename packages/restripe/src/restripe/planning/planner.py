@@ -7,16 +7,20 @@ other by dividing positions by chunk sizes, and apply the same rule for who send
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
+from operator import itemgetter
 from typing import NamedTuple
 
-from restripe.cuts import Chunk, Cuts, Interval, Intervals, Region, ravel, unravel
-from restripe.layout import Layout, Partition, Place
+from restripe.cuts import Coordinates, Cuts, Intervals, Region, ravel, unravel
+from restripe.layout import Layout
+from restripe.partition import Partition, Place
+from restripe.planning.meeting import Chunks, Hit, Meeting, meeting
 from restripe.planning.plan import FanOut, FanOutKind, Message, RankPlan, Reason
-from restripe.planning.shape import View, decide, striped, views
+from restripe.planning.shape import View, decide, grid, striped, views
+from restripe.runs import Runs
 
 
 def plan(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, turn: int = 0) -> RankPlan:
@@ -31,22 +35,24 @@ def plan(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, turn: int 
 
     Raises:
         InvalidPlacementError: a shard dim that the shape does not have.
+        ShapeError: a segmented shard whose segments do not add up to its dim.
     """
     return _Planner(Partition(src, shape), Partition(dst, shape), turn).plan(rank)
 
 
-class _Hit(NamedTuple):
-    """A chunk of the other side that meets an interval in one tensor dim.
+class _End(NamedTuple):
+    """The other end of a meeting in one tensor dim.
 
-    `offset` is what it adds to its rank's index in the mesh, `overlap` what both share, `band` the sum of both ordinals.
-    Where the chunk is a source's, `number` is the target's place among the `total` targets that meet it.
+    `offset` is what its chunk adds to its index in the mesh, `stripe` what it adds to its replica's number; see Hit for the
+    rest.
     """
 
     offset: int
+    stripe: int
     overlap: Intervals
     band: int
-    number: int = 0
-    total: int = 1
+    number: int
+    total: int
 
 
 @dataclass(frozen=True)
@@ -60,10 +66,19 @@ class _Planner:
         return decide(self.src, self.dst)
 
     @cached_property
-    def targets(self) -> tuple[Cuts, ...]:
-        """How the targets cut each tensor dim; a stripe is one more cut of dim 0, its coordinate the replica's number."""
-        cuts = self.dst.cuts
-        return (striped(cuts[0], self.dst.layout.replicas), *cuts[1:]) if self.reason is Reason.STRIPED else cuts
+    def stripes(self) -> tuple[int, ...]:
+        """Into how many stripes each tensor dim of a destination shard is cut."""
+        return grid(self.dst) if self.reason is Reason.STRIPED else (1,) * len(self.dst.shape)
+
+    @cached_property
+    def targets(self) -> list[Cuts | Runs]:
+        """How the targets cut each tensor dim."""
+        return [striped(cuts, stripes) for cuts, stripes in zip(self.dst.cuts, self.stripes, strict=True)]
+
+    @cached_property
+    def meetings(self) -> list[Meeting]:
+        """How sources and targets meet in each tensor dim."""
+        return [meeting(sources, targets) for sources, targets in zip(self.src.cuts, self.targets, strict=True)]
 
     def plan(self, rank: int) -> RankPlan:
         source, destination = self.src.region(rank), self.dst.region(rank)
@@ -73,96 +88,96 @@ class _Planner:
         if self.reason is Reason.LOCAL:
             copies = (destination,) if destination is not None and _holds(destination) else ()
         elif self.reason is not Reason.EMPTY:
-            receives = sorted(self._receives(rank), key=lambda message: message.peer)
+            receives = sorted(self._receives(rank), key=itemgetter(0))
             copies = tuple(message.region for message in receives if message.peer == rank)
             receives = [message for message in receives if message.peer != rank]
-            sends = sorted(self._sends(rank), key=lambda message: message.peer)
-        fan_out = self._fan_out(rank)
+            sends = sorted(self._sends(rank), key=itemgetter(0))
         return RankPlan(
             source,
             destination,
             copies,
             tuple(sends),
             tuple(receives),
-            fan_out,
+            self._fan_out(rank),
             self.reason,
-            self._widths(),
+            tuple(each.widths for each in self.meetings),
             self._staging(),
         )
 
     def _receives(self, rank: int) -> Iterator[Message]:
         """What the rank's target takes from each source shard, its own included."""
         place, mine = self.dst.place(rank), self.src.place(rank)
-        if place is None or (self.reason is not Reason.STRIPED and place.replica):
+        if place is None or place.replica >= math.prod(self.stripes):
             return
         own = None if mine is None else self.src.shard_offset(mine.shard)
-        intervals = [cuts.interval(at) for cuts, at in zip(self.targets, self._target(place), strict=True)]
-        for hits in product(*(self._sources(dim, *interval) for dim, interval in enumerate(intervals))):
-            shard = sum(hit.offset for hit in hits)
-            region = tuple(hit.overlap for hit in hits)
-            band = tuple(hit.band for hit in hits)
-            if shard == own:
-                yield Message(rank, region, band)
-            else:
-                number = ravel([hit.number for hit in hits], [hit.total for hit in hits])
-                replica = (number + self.turn) % self.src.layout.replicas
-                yield Message(self.src.mesh.ranks[shard + self.src.replica_offset(replica)], region, band)
+        ranks, holders = self.src.mesh.ranks, self.src.layout.replicas
+        givers = [
+            [self._giver(dim, hit) for hit in each.givers(at)]
+            for dim, (each, at) in enumerate(zip(self.meetings, self._target(place), strict=True))
+        ]
+        for ends in product(*givers):
+            shard = sum(end.offset for end in ends)
+            peer = rank if shard == own else ranks[shard]
+            if shard != own and holders > 1:
+                peer = self._holder(shard, _number(ends))
+            yield Message(peer, tuple(end.overlap for end in ends), tuple(end.band for end in ends))
 
     def _sends(self, rank: int) -> Iterator[Message]:
         """What the rank sends: to every target that meets its region, where it is this holder's turn."""
         place = self.src.place(rank)
-        if place is None or not all(lo < hi for lo, hi in self._intervals(place)):
+        if place is None:
             return
-        mine, holders = self.src.shard_offset(place.shard), self.src.layout.replicas
-        takers = [self._takers(dim, lo, hi) for dim, (lo, hi) in enumerate(self._intervals(place))]
-        totals = [total for total, _ in takers]
-        for number in range((place.replica - self.turn) % holders, math.prod(totals), holders):
-            hits = [taker(index) for index, (_, taker) in zip(unravel(number, totals), takers, strict=True)]
-            receiver = self.dst.mesh.ranks[sum(hit.offset for hit in hits)]
-            other = self.src.place(receiver)
-            if other is None or self.src.shard_offset(other.shard) != mine:
-                yield Message(receiver, tuple(hit.overlap for hit in hits), tuple(hit.band for hit in hits))
+        shard, ranks = self.src.shard_offset(place.shard), self.dst.mesh.ranks
+        replicas = self.dst.replica_offsets if math.prod(self.stripes) > 1 else [0]
+        for ends in self._served(place, rank, shard):
+            receiver = ranks[sum(end.offset for end in ends) + replicas[sum(end.stripe for end in ends)]]
+            if not self.src.holds(receiver, shard):
+                yield Message(receiver, tuple(end.overlap for end in ends), tuple(end.band for end in ends))
 
-    def _intervals(self, place: Place) -> list[Interval]:
-        """The source's interval in each tensor dim."""
-        return [cuts.interval(at) for cuts, at in zip(self.src.cuts, place.shard, strict=True)]
+    def _served(self, place: Place, rank: int, shard: int) -> Iterable[Sequence[_End]]:
+        """The targets that meet a source and that this of its holders serves, unless they hold it too."""
+        holders = self.src.layout.replicas
+        chunks = [each for each in self.meetings if isinstance(each, Chunks)]
+        if holders > 1 and len(chunks) == len(self.meetings):
+            return self._numbered(chunks, place)
+        takers = [
+            [self._taker(dim, hit) for hit in each.takers(at)]
+            for dim, (each, at) in enumerate(zip(self.meetings, place.shard, strict=True))
+        ]
+        return (ends for ends in product(*takers) if holders == 1 or self._holder(shard, _number(ends)) == rank)
 
-    def _sources(self, dim: int, lo: int, hi: int) -> list[_Hit]:
-        """The source chunks that a target's interval meets, each with the target's number among those that meet it."""
-        if lo == hi:
-            return []
-        sources, targets, hits = self.src.cuts[dim], self.targets[dim], []
-        mine, before = targets.ordinal(lo), sources.ordinal(lo)
-        for number, chunk in enumerate(sources.meeting(lo, hi), start=before):
-            first, last = targets.ordinal(chunk.lo), targets.ordinal(chunk.hi - 1)
-            offset = self.src.chunk_offset(dim, chunk.coordinates)
-            hits.append(_Hit(offset, _overlap(chunk, lo, hi), number + mine, mine - first, last - first + 1))
-        return hits
-
-    def _takers(self, dim: int, lo: int, hi: int) -> tuple[int, Callable[[int], _Hit]]:
-        """How many target chunks a source's interval meets, and the one of each number."""
-        targets, mine = self.targets[dim], self.src.cuts[dim].ordinal(lo)
-        first, last = targets.ordinal(lo), targets.ordinal(hi - 1)
+    def _numbered(self, chunks: Sequence[Chunks], place: Place) -> Iterator[Sequence[_End]]:
+        """The same where every target has its number: those of other holders are not looked at."""
 
         @cache
-        def taker(number: int) -> _Hit:
-            chunk = targets.nth(first + number)
-            offset = self._target_offset(dim, chunk.coordinates)
-            return _Hit(offset, _overlap(chunk, lo, hi), mine + first + number)
+        def taker(dim: int, number: int) -> _End:
+            return self._taker(dim, chunks[dim].taker(place.shard[dim], number))
 
-        return last - first + 1, taker
+        holders = self.src.layout.replicas
+        totals = [each.count(at) for each, at in zip(chunks, place.shard, strict=True)]
+        for number in range((place.replica - self.turn) % holders, math.prod(totals), holders):
+            yield [taker(dim, index) for dim, index in enumerate(unravel(number, totals))]
 
-    def _target(self, place: Place) -> tuple[tuple[int, ...], ...]:
-        """The target coordinate of a destination place."""
-        if self.reason is not Reason.STRIPED:
-            return place.shard
-        return ((*place.shard[0], place.replica), *place.shard[1:])
+    def _holder(self, shard: int, number: int) -> int:
+        """The rank that serves a source shard's target of this number."""
+        replica = (number + self.turn) % self.src.layout.replicas
+        return self.src.mesh.ranks[shard + self.src.replica_offset(replica)]
 
-    def _target_offset(self, dim: int, coordinates: tuple[int, ...]) -> int:
-        """What a target chunk adds to its receiver's index in the mesh; a stripe is received by its replica."""
-        if dim or self.reason is not Reason.STRIPED:
-            return self.dst.chunk_offset(dim, coordinates)
-        return self.dst.chunk_offset(dim, coordinates[:-1]) + self.dst.replica_offset(coordinates[-1])
+    def _giver(self, dim: int, hit: Hit) -> _End:
+        return _End(self.src.chunk_offset(dim, hit.coordinates), 0, *hit[1:])
+
+    def _taker(self, dim: int, hit: Hit) -> _End:
+        """A target's end; a stripe, its last coordinate where there are any, is received by its replica."""
+        at, stripe = hit.coordinates, 0
+        if self.stripes[dim] > 1:
+            at, stripe = at[:-1], at[-1] * math.prod(self.stripes[dim + 1 :])
+        return _End(self.dst.chunk_offset(dim, at), stripe, *hit[1:])
+
+    def _target(self, place: Place) -> list[Coordinates]:
+        """The target coordinates of a destination place."""
+        numbers = unravel(place.replica, self.stripes)
+        ends = zip(place.shard, self.stripes, numbers, strict=True)
+        return [(*at, number) if stripes > 1 else at for at, stripes, number in ends]
 
     def _fan_out(self, rank: int) -> FanOut | None:
         place, region = self.dst.place(rank), self.dst.region(rank)
@@ -179,22 +194,19 @@ class _Planner:
         kind = FanOutKind.ALL_GATHER if self.reason is Reason.STRIPED else FanOutKind.BROADCAST
         return FanOut(kind, members, place.replica)
 
-    def _widths(self) -> tuple[tuple[int, int], ...]:
-        pairs = zip(self.src.cuts, self.targets, strict=True)
-        return tuple((into.most(out.longest), out.most(into.longest)) for out, into in pairs)
-
     def _staging(self) -> int:
         """A bound on the elements that any rank packs and unpacks, by the row-major geometry of the layouts."""
         if self.reason in (Reason.EMPTY, Reason.LOCAL):
             return 0
-        found = views(self.src.cuts, self.dst.cuts, self.dst.layout.replicas if self.reason is Reason.STRIPED else 1)
+        found = views(self.src.cuts, self.dst.cuts, self.stripes)
         packs, unpacks = (View.BROKEN in side for side in zip(*found, strict=True))
         packed = math.prod(cuts.longest for cuts in self.src.cuts) if packs else 0
         return packed + (math.prod(cuts.longest for cuts in self.targets) if unpacks else 0)
 
 
-def _overlap(chunk: Chunk, lo: int, hi: int) -> Intervals:
-    return ((max(chunk.lo, lo), min(chunk.hi, hi)),)
+def _number(ends: Sequence[_End]) -> int:
+    """The target's number among those that take from one source."""
+    return ravel([end.number for end in ends], [end.total for end in ends])
 
 
 def _holds(region: Region) -> bool:

@@ -81,7 +81,7 @@ def _turns(plan: RankPlan) -> tuple[int, ...]:
     """In how many turns each tensor dim's bands go round, so that no rank has too many operations in one."""
     turns = [1] * len(plan.widths)
     while plan.operations(turns) > OPERATIONS:
-        widths = [-(-max(pair) // t) for pair, t in zip(plan.widths, turns, strict=True)]
+        widths = [max(width.in_turns(t) for width in pair) for pair, t in zip(plan.widths, turns, strict=True)]
         turns[widths.index(max(widths))] *= 2
     return tuple(turns)
 

@@ -12,8 +12,9 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from restripe.cuts import Cuts
-from restripe.layout import Partition
+from restripe.partition import Partition
 from restripe.planning.plan import Reason
+from restripe.runs import Runs
 
 
 def decide(src: Partition, dst: Partition) -> Reason:
@@ -29,14 +30,26 @@ def decide(src: Partition, dst: Partition) -> Reason:
     if not dst.cuts[0].divides(dst.layout.replicas):
         return Reason.UNEVEN
     twice = (View.BROKEN, View.BROKEN)
-    return Reason.STAGING if twice in views(src.cuts, dst.cuts, dst.layout.replicas) else Reason.STRIPED
+    return Reason.STAGING if twice in views(src.cuts, dst.cuts, grid(dst)) else Reason.STRIPED
+
+
+def grid(dst: Partition) -> tuple[int, ...]:
+    """Into how many stripes each tensor dim of a shard is cut, at most one stripe a replica in all.
+
+    A stripe is contiguous in a row-major shard: the dims before the last that is cut are cut down to length 1.
+    """
+    left, found = dst.layout.replicas, []
+    for cuts in dst.cuts:
+        found.append(min(left, cuts.longest))
+        left = left // found[-1] if found[-1] == cuts.longest else 1
+    return tuple(found)
 
 
 def is_local(src: Partition, dst: Partition) -> bool:
     """Whether the layouts alone put every destination region inside its own rank's source region."""
     if src.layout.mesh == dst.layout.mesh:
-        return all(into[: len(out)] == out for out, into in zip(src.dims, dst.dims, strict=True))
-    return not any(src.dims) and src.mesh.covers(dst.mesh)
+        return all(into[: len(out)] == out for out, into in zip(src.steps, dst.steps, strict=True))
+    return not any(src.steps) and src.mesh.covers(dst.mesh)
 
 
 class Piece(NamedTuple):
@@ -61,25 +74,37 @@ class View(Enum):
         return View.WHOLE if self is View.WHOLE and fills else View.BROKEN
 
 
-def views(src: Sequence[Cuts], dst: Sequence[Cuts], stripes: int) -> set[tuple[View, View]]:
+def views(src: Sequence[Cuts | Runs], dst: Sequence[Cuts | Runs], stripes: Sequence[int]) -> set[tuple[View, View]]:
     """How pieces lie in their source shard and in their destination shard: every pair of views that occurs.
 
-    Which pieces meet in one tensor dim does not depend on the other dims, so every combination of them occurs.
+    Which pieces meet in one tensor dim does not depend on the other dims, so every combination of them occurs. Where either
+    side is woven the worse is assumed.
     """
     found = {(View.SINGLE, View.SINGLE)}
-    for dim, (out, into) in enumerate(zip(src, dst, strict=True)):
-        pieces = set(_pieces(out, into, stripes if dim == 0 else 1))
-        found = {
-            (source.step(piece.single, piece.fills_source), destination.step(piece.single, piece.fills_destination))
-            for source, destination in found
-            for piece in pieces
-        }
+    for out, into, count in zip(src, dst, stripes, strict=True):
+        found = {after for before in found for after in _steps(before, out, into, count)}
     return found
+
+
+def _steps(before: tuple[View, View], src: Cuts | Runs, dst: Cuts | Runs, stripes: int) -> Iterator[tuple[View, View]]:
+    """The views one dim further on. What one interval meets of several runs is one run of their local dim, not of its own."""
+    source, destination = before
+    if isinstance(src, Cuts) and isinstance(dst, Cuts):
+        for piece in _pieces(src, dst, stripes):
+            yield (
+                source.step(piece.single, piece.fills_source),
+                destination.step(piece.single, piece.fills_destination),
+            )
+    else:
+        yield (
+            source.step(False, False) if isinstance(dst, Cuts) else View.BROKEN,
+            destination.step(False, False) if isinstance(src, Cuts) else View.BROKEN,
+        )
 
 
 def _pieces(src: Cuts, dst: Cuts, stripes: int) -> Iterator[Piece]:
     """Every kind of piece that crosses in one tensor dim, over one common period of the cuts and what follows the last."""
-    target = striped(dst, stripes)
+    target = dst.cut(stripes) if stripes > 1 else dst
     (src_period, src_end), (dst_period, dst_end) = src.period, target.period
     period, end = math.lcm(src_period, dst_period), min(src_end, dst_end)
     position = 0
@@ -91,6 +116,6 @@ def _pieces(src: Cuts, dst: Cuts, stripes: int) -> Iterator[Piece]:
         position = max(stop, end // period * period) if stop == period else stop
 
 
-def striped(cuts: Cuts, stripes: int) -> Cuts:
-    """Dim 0 of a destination with each chunk cut once more, into one stripe a replica."""
-    return Cuts(cuts.length, (*cuts.sizes, stripes)) if stripes > 1 else cuts
+def striped(cuts: Cuts | Runs, stripes: int) -> Cuts | Runs:
+    """A destination's tensor dim with each shard cut once more, into stripes."""
+    return cuts.cut(stripes) if stripes > 1 else cuts
