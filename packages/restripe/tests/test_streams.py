@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 
+from restripe import Work
+from restripe.errors import PeerTimeoutError
 from restripe.links import Links
 from restripe.streams import Mark, Streams, follow, hold
 
@@ -38,6 +41,21 @@ class Stream:
         self.waited.append(event)
 
 
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self, events: list[Event], done: float) -> None:
+        self.events, self.done, self.now = events, done, 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        for event in self.events:
+            event.done = self.now >= self.done
+
+
 class Twin(Stream):
     """Another object for the stream of that name, as torch makes one at each question."""
 
@@ -46,6 +64,23 @@ class Twin(Stream):
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+
+@pytest.mark.requirement("RS-STREAM-3")
+def test_a_handle_waits_no_longer_than_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = Stream("ours")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: ours)
+    clock = Clock(ours.recorded, done=2.0)
+    monkeypatch.setattr("restripe.streams.monotonic", clock.monotonic)
+    monkeypatch.setattr("restripe.streams.sleep", clock.sleep)
+    work = Work(Mark(ours))
+    with pytest.raises(PeerTimeoutError, match=r"within 1\.5 s"):
+        work.wait(timedelta(seconds=1.5))
+    assert not work.is_completed()
+    assert 1.5 <= clock.now < 1.6
+    assert work.wait(timedelta(seconds=1))
+    assert work.is_completed()
+    assert Work().wait(timedelta(0))
 
 
 def test_a_mark_records_one_event_when_it_is_first_asked(monkeypatch: pytest.MonkeyPatch) -> None:

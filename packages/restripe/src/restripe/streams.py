@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import monotonic, sleep
 from typing import Any
 
 import torch
+
+PAUSE = 1e-4  # seconds between two looks at the device
 
 
 class Mark:
@@ -31,6 +34,15 @@ class Mark:
     def passed(self) -> bool:
         """Whether the device has come past it."""
         return bool(self.event.query())
+
+    def passes_within(self, seconds: float) -> bool:
+        """Whether the device comes past it in so many seconds; the host waits."""
+        end = monotonic() + seconds
+        while not self.passed():
+            if monotonic() >= end:
+                return False
+            sleep(PAUSE)
+        return True
 
     def wait(self) -> None:
         """Let what is enqueued on the current stream from now on come after it."""
