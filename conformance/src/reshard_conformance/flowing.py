@@ -43,6 +43,7 @@ class Flowing:
         self.dropped: list[StorageWeakRef] = []
         self.floods: list[torch.Tensor] = []
         self.idle = 0
+        torch.cuda.synchronize(device)  # what was handed over was made on the default stream
         for number, pair in enumerate(sides):
             home = self.home(number)
             sides[number] = (settled(pair[0], home), settled(pair[1], home))

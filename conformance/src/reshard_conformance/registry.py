@@ -57,8 +57,8 @@ def load(name: str | None) -> Implementation:
     return found  # type: ignore[return-value]  # its members were looked up one by one
 
 
-def world(name: str, gpus: Sequence[int] | None = None) -> World:
-    """A new world of that name, nccl on these GPUs (all when None); RegistryError when there is none here."""
+def world(name: str, gpus: Sequence[int] | None = None, *, alone: bool = True) -> World:
+    """A new world of that name, nccl on these GPUs (all when None), alone on them or not; RegistryError when there is none here."""
     if name == "sim":
         return SimWorld(load)
     if name == "gloo":
@@ -67,7 +67,7 @@ def world(name: str, gpus: Sequence[int] | None = None) -> World:
         missing = lacking()
         if missing:
             raise RegistryError(missing)
-        return NcclWorld(place_of, gpus)
+        return NcclWorld(place_of, gpus, alone=alone)
     raise RegistryError(f"world {name!r} is not known: type --world with one of {', '.join(WORLDS)}")
 
 

@@ -20,8 +20,9 @@ import torch
 from reshard_conformance import registry
 from reshard_conformance.cases import dump
 from reshard_conformance.contract import Implementation, Level, Profile
-from reshard_conformance.coverage import CLASSES, Geometry
+from reshard_conformance.coverage import CLASSES
 from reshard_conformance.generator import Space
+from reshard_conformance.geometry import Geometry
 from reshard_conformance.plan import Chunk
 from reshard_conformance.playing import cases_of
 from reshard_conformance.profiles import PROPERTIES
@@ -96,7 +97,8 @@ def play(
             for chunk in chunks:
                 yield stage.play(chunk, tell)
         return
-    workers = [Worker(implementation, level, gpus) for gpus in dealt(chunks, jobs)]
+    sets = dealt(chunks, jobs)
+    workers = [Worker(implementation, level, gpus, alone=sets.count(gpus) == 1) for gpus in sets]
     try:
         yield from spread(chunks, workers, tell)
     finally:
@@ -129,14 +131,14 @@ def spread(chunks: Sequence[Chunk], workers: Sequence[Worker], tell: Tell) -> Ge
 
 
 class Worker:
-    """A process with a stage; gpus: those that are its own, without which it plays no chunk of nccl."""
+    """A process with a stage; gpus: without any it plays no chunk of nccl. alone: whether no other worker uses them."""
 
-    def __init__(self, implementation: str, level: Level, gpus: tuple[int, ...]) -> None:
+    def __init__(self, implementation: str, level: Level, gpus: tuple[int, ...], *, alone: bool) -> None:
         self.gpus = gpus
         context = get_context("forkserver")
         context.set_forkserver_preload([__name__])
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, implementation, level, gpus))
+        self.process = context.Process(target=serve, args=(theirs, implementation, level, gpus, alone))
         self.process.start()
         theirs.close()
 
@@ -168,12 +170,12 @@ class Worker:
         self.process.join()
 
 
-def serve(pipe: Connection, implementation: str, level: Level, gpus: tuple[int, ...]) -> None:
+def serve(pipe: Connection, implementation: str, level: Level, gpus: tuple[int, ...], alone: bool) -> None:
     """Play the chunks that come through the pipe, until its other end is closed."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # they would come once a process, amid what the command line shows
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the ranks have to be ended, whatever they wait for
-    with closing(Stage(implementation, level, gpus=gpus)) as stage:
+    with closing(Stage(implementation, level, gpus=gpus, alone=alone)) as stage:
         while True:
             try:
                 chunk = pipe.recv()
@@ -205,7 +207,8 @@ class Beat:
 class Stage:
     """The worlds of one process, made when they are first needed, with an implementation to be judged in them.
 
-    renew: makes a new implementation for each script. gpus: for world nccl; all of the machine when None.
+    renew: makes a new implementation for each script. gpus: for world nccl; all of the machine when None. alone: whether
+    no other stage uses them.
     """
 
     def __init__(
@@ -214,15 +217,17 @@ class Stage:
         level: Level,
         renew: Callable[[], Implementation] | None = None,
         gpus: tuple[int, ...] | None = None,
+        *,
+        alone: bool = True,
     ) -> None:
-        self.implementation, self.level, self.renew, self.gpus = implementation, level, renew, gpus
+        self.implementation, self.level, self.renew, self.gpus, self.alone = implementation, level, renew, gpus, alone
         self.worlds: dict[str, World] = {}
 
     def play(self, chunk: Chunk, tell: Tell = unheard) -> Part:
         """Play one chunk, and tell now and then how far it has come."""
         prop = PROPERTIES[chunk.prop]
         if chunk.world not in self.worlds:
-            self.worlds[chunk.world] = registry.world(chunk.world, self.gpus)
+            self.worlds[chunk.world] = registry.world(chunk.world, self.gpus, alone=self.alone)
         world, dear = self.worlds[chunk.world], chunk.world == "nccl"
         bench = Bench(
             *(world, self.implementation, Space(chunk.sizes, self.level, few=chunk.seed if dear else None)),

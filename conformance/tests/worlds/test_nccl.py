@@ -133,6 +133,17 @@ def test_pools_share_gpus_where_more_are_asked_for(
     assert workers.dealt(chunks, jobs) == dealt
 
 
+@pytest.mark.requirement("RS-CACHE-13")
+@pytest.mark.parametrize(("alone", "held"), [(True, 60), (False, 7)])
+def test_memory_of_other_processes_counts_only_where_there_are_none(
+    process: nccl.NcclRank, monkeypatch: pytest.MonkeyPatch, alone: bool, held: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (40, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 7)
+    process.alone = alone
+    assert opened(process).held() == held
+
+
 def test_the_driver_is_told_where_it_is_known(tmp_path: Path) -> None:
     file = tmp_path / "version"
     assert nccl.driver(file) == "not known"

@@ -56,6 +56,7 @@ class Soak:
         for call in range(1, CALLS + 1):
             step = order.choice(script)
             outcome = session.play(step, memory=call in {SETTLED, CALLS})
+            bench.tick()
             if outcome.verdict != "pass":
                 faults = [*outcome.faults, f"this is call {call} of one group"]
                 bench.report(script, outcome.verdict, faults)

@@ -82,10 +82,13 @@ class NcclGroup:
 
 
 class NcclRank:
-    """What one rank process has: its GPU, the file in which NCCL logs its calls, and communicators not in use, by size."""
+    """What one rank process has: its GPU, the file in which NCCL logs its calls, and communicators not in use, by size.
 
-    def __init__(self, rank: int, store: Store, device: torch.device, log: CallLog) -> None:
-        self.rank, self.store, self.device, self.log = rank, store, device, log
+    alone: whether no other pool of rank processes uses the GPU.
+    """
+
+    def __init__(self, rank: int, store: Store, device: torch.device, log: CallLog, *, alone: bool = True) -> None:
+        self.rank, self.store, self.device, self.log, self.alone = rank, store, device, log, alone
         self.free: dict[int, list[Any]] = defaultdict(list)
         self.met: Counter[int] = Counter()
 
@@ -119,6 +122,9 @@ class NcclHost:
         self.process.log.read()
 
     def held(self) -> int:
+        """The bytes of the device in use; with others on it, those that this process has for tensors."""
+        if not self.process.alone:
+            return torch.cuda.memory_reserved(self.device)
         free, total = torch.cuda.mem_get_info(self.device)
         return total - free
 
@@ -150,11 +156,12 @@ class NcclHost:
 
 @dataclass(frozen=True)
 class Begin:
-    """What a rank process begins with. gpus: those of the world. ranks: of the pool. folder: for NCCL's logs."""
+    """What a rank process begins with. gpus: those of the world. ranks: of the pool. folder: for NCCL's logs. alone: see NcclRank."""
 
     gpus: tuple[int, ...]
     ranks: int
     folder: str
+    alone: bool = True
 
     def __call__(self, rank: int, store: Store) -> Callable[[Opening], NcclHost]:
         file = Path(self.folder) / f"{rank}.{os.getpid()}"
@@ -162,11 +169,14 @@ class Begin:
         os.environ.update(settings)  # before NCCL is first called, which is when it looks at them
         device = torch.device("cuda", self.gpus[rank % len(self.gpus)])
         torch.cuda.set_device(device)
-        return partial(NcclHost, NcclRank(rank, store, device, CallLog(file)))
+        return partial(NcclHost, NcclRank(rank, store, device, CallLog(file), alone=self.alone))
 
 
 class NcclWorld(ProcessWorld):
-    """Ranks as processes on these GPUs (all of this machine when None), rank r on GPU r modulo their number."""
+    """Ranks as processes on these GPUs (all of this machine when None), rank r on GPU r modulo their number.
+
+    alone: whether no other world uses these GPUs.
+    """
 
     name = "nccl"
 
@@ -177,11 +187,13 @@ class NcclWorld(ProcessWorld):
         size: int | None = None,
         limit: float = 60.0,
         grace: float = 10.0,
+        *,
+        alone: bool = True,
     ) -> None:
         gpus = tuple(range(torch.cuda.device_count()) if gpus is None else gpus)
         ranks = most(len(gpus)) if size is None else size
         self.folder = TemporaryDirectory(prefix="reshard-nccl-")
-        super().__init__(place, Begin(gpus, ranks, self.folder.name), ranks, limit, grace)
+        super().__init__(place, Begin(gpus, ranks, self.folder.name, alone), ranks, limit, grace)
 
     def close(self) -> None:
         """End the processes, and drop NCCL's logs."""
