@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard_conformance.cases import Case, Side
-from reshard_conformance.contract import Level
-from reshard_conformance.coverage import CLASSES, Box, Coverage, Geometry, SideGeometry, chunks, is_contiguous, level
+from reshard_conformance.contract import Level, Profile
+from reshard_conformance.coverage import CLASSES, Coverage, level
 from reshard_conformance.generator import Space, cases
+from reshard_conformance.geometry import Box, Geometry, SideGeometry, chunks, is_contiguous
 from reshard_conformance.oracle import chunk, coordinates
 
 SPEC = Path(__file__).parents[2] / "docs" / "spec" / "coverage.md"
@@ -124,6 +125,49 @@ def test_a_side_is_strided_where_a_rank_has_a_tensor_that_torch_calls_so(drawn: 
         ),
         ("dtype outside NCCL's own", case((2,), dtype="bool"), case((2,), dtype="uint64")),
         ("negative shard dim", case((2,), Side((0, 1), ("S(-1)",))), case((2,))),
+        ("strided source", case((4,), Side((0, 1), ("SS(0,2)",))), case((4,), dst=Side((2,), ("SS(0,2)",)))),
+        ("strided destination", case((4,), dst=Side((2,), ("SS(0,2)",))), case((4,), Side((0, 1), ("SS(0,2)",)))),
+        (
+            "a strided shard of several runs",
+            case((4,), Side((0, 1), ("SS(0,2)",))),
+            case((4,), Side(((0,), (1,)), ("S(0)", "SS(0,2)"))),  # the runs of one rank touch
+        ),
+        ("uneven strided shards", case((5,), Side((0, 1), ("SS(0,2)",))), case((8,), Side((0, 1), ("SS(0,2)",)))),
+        ("an empty strided shard", case((2,), Side((0, 1), ("SS(0,2)",))), case((3,), Side((0, 1), ("SS(0,2)",)))),
+        (
+            "a strided dim cut again",
+            case((8,), Side(((0, 1),), ("SS(0,2)", "S(-1)"))),
+            case((8,), Side(((0, 1),), ("S(0)", "SS(0,2)"))),
+        ),
+        (
+            "several strided mesh dims on one tensor dim",
+            case((8,), Side(((0, 1),), ("SS(0,2)", "SS(-1,3)"))),
+            case((8, 8), Side(((0, 1),), ("SS(0,2)", "SS(-1,3)"))),
+        ),
+        ("a split factor beyond the dim", case((4,), Side((0,), ("SS(0,5)",))), case((4,), Side((0,), ("SS(0,4)",)))),
+        ("segmented source", case((4,), Side((0,), ("SG(0,[4])",))), case((4,), dst=Side((2,), ("SG(0,[4])",)))),
+        ("segmented destination", case((4,), dst=Side((2,), ("SG(0,[4])",))), case((4,), Side((0,), ("SG(0,[4])",)))),
+        (
+            "a segmented shard of several runs",
+            case((6,), Side((0, 1), ("SG(0,[4,2])",))),
+            case((6,), Side((0, 1), ("SG(0,[1,5])",)), size=2),  # 0, 1, 2, 3 and 4, 5
+        ),
+        (
+            "a segment that its mesh dim does not divide",
+            case((6,), Side((0, 1), ("SG(0,[3,3])",))),
+            case((6,), Side((0, 1), ("SG(0,[4,2])",))),
+        ),
+        ("an empty segment", case((4,), Side((0,), ("SG(0,[4,0])",))), case((0,))),
+        (
+            "an empty segmented shard",
+            case((2,), Side((0, 1), ("SG(0,[1,1])",))),
+            case((3,), Side((0, 1), ("SG(0,[1,2])",))),
+        ),
+        (
+            "a segmented dim cut again",
+            case((8,), Side(((0, 1),), ("SG(0,[6,2])", "S(0)"))),
+            case((8, 8), Side(((0, 1),), ("SG(0,[6,2])", "S(1)"))),
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -162,7 +206,7 @@ def test_when_upstreams_rule_stripes(shape: tuple[int, ...], src: Side, dst: Sid
 
 
 def test_every_class_has_its_floor_of_the_design() -> None:
-    floors = [round(100 * kind.floor) for kind in CLASSES]
+    floors = [round(100 * kind.floor) for kind in CLASSES if kind.profile is Profile.CORE]
     assert floors == [25, 8, 15, 30, 10, 15, 20, 10, 15, 10, 25, 25, 6, 1, 5, 3, 10, 15, 15, 10, 5]
 
 
@@ -228,4 +272,6 @@ def test_coverage_counts_merges_and_tells_what_lags() -> None:
 
 def test_an_empty_run_lags_everywhere() -> None:
     empty = Coverage(Level.L3, (8,))
-    assert set(empty.lagging()) == {kind.name for kind in CLASSES}
+    for profile in (Profile.CORE, Profile.STRIDED, Profile.SEGMENTED):
+        assert set(empty.lagging(1.0, profile)) == {kind.name for kind in CLASSES if kind.profile is profile}
+    assert set(empty.lagging(1.0, Profile.BATCH)) == set(empty.lagging())  # it has none of its own

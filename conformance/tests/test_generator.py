@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from reshard_conformance.cases import DTYPES, Case, Side
 from reshard_conformance.contract import Level
-from reshard_conformance.coverage import CLASSES, Coverage, Geometry, level
+from reshard_conformance.coverage import CLASSES, Coverage, level
 from reshard_conformance.generator import Drawing, Space, batches, cases, renumbered, scripts, viewed
+from reshard_conformance.geometry import Geometry
 from reshard_conformance.oracle import expect_legal
 from reshard_conformance.search import AIMS, MARGIN, limits
 

@@ -140,6 +140,6 @@ def test_golden_moves_what_fsdp_holds_and_to_where_it_holds_it(found: list[tuple
     assert [wrong for wrong, _ in found] == [[]] * SIZE
 
 
-@pytest.mark.requirement("RS-LAYOUT-12")
+@pytest.mark.requirement("RS-LAYOUT-13")
 def test_golden_refuses_what_the_placements_of_fsdp_do_not_describe(found: list[tuple[list[str], list[str]]]) -> None:
     assert [kinds for _, kinds in found] == [*[[]] * 6, ["shape"] * 2, ["shape"] * 2]

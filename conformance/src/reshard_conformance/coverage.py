@@ -1,39 +1,19 @@
 """Classes of layouts, computed from a case alone, and how often a run has drawn each of them.
 
 A fuzzer that draws easy cases proves nothing, so every class has a floor: the least share of the cases of a run.
-The arithmetic here is the suite's own, with the semantics of torch.chunk.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import pairwise, product
-from typing import TypeAlias
 
-from reshard_conformance.cases import DTYPES, Case, Side, read_placement
-from reshard_conformance.contract import Level
+from reshard_conformance.cases import DTYPES, Case
+from reshard_conformance.contract import Level, Profile
+from reshard_conformance.geometry import Geometry, SideGeometry
 
-__all__ = [
-    "CLASSES",
-    "NCCL_DTYPES",
-    "Box",
-    "Class",
-    "Coverage",
-    "Geometry",
-    "SideGeometry",
-    "chunks",
-    "common",
-    "elements",
-    "is_contiguous",
-    "level",
-]
-
-Interval: TypeAlias = tuple[int, int]
-Box: TypeAlias = tuple[Interval, ...]
+__all__ = ["CLASSES", "NCCL_DTYPES", "Class", "Coverage", "level"]
 
 #: The element types that NCCL knows by itself.
 NCCL_DTYPES = frozenset(DTYPES) - {
@@ -42,170 +22,13 @@ NCCL_DTYPES = frozenset(DTYPES) - {
 }
 
 
-def chunks(interval: Interval, parts: int) -> list[Interval]:
-    """Cut a half-open interval as torch.chunk does, the empty chunks at the end included."""
-    low, high = interval
-    step = -(-(high - low) // parts)
-    return [(min(low + i * step, high), min(low + i * step + step, high)) for i in range(parts)]
-
-
-def elements(box: Box) -> int:
-    return math.prod(high - low for low, high in box)
-
-
-def common(one: Box, other: Box) -> Box:
-    """The intersection; a dim in which the two do not meet becomes empty."""
-    return tuple((max(a, c), max(min(b, d), a, c)) for (a, b), (c, d) in zip(one, other, strict=True))
-
-
-def is_contiguous(box: Box, parent: Box) -> bool:
-    """Whether a nonempty box lies in one piece inside its parent, row-major."""
-    whole = True  # every later dim is covered from end to end
-    for part, all_of_it in zip(reversed(box), reversed(parent), strict=True):
-        if not whole and part[1] - part[0] > 1:
-            return False
-        whole = whole and part == all_of_it
-    return True
-
-
-@dataclass(frozen=True)
-class SideGeometry:
-    """What one side of a case makes of the global shape; only Shard and Replicate."""
-
-    side: Side
-    shape: tuple[int, ...]
-
-    @cached_property
-    def dims(self) -> tuple[int | None, ...]:
-        """The tensor dim that each mesh dim shards, None where it replicates."""
-        read = (read_placement(text) for text in self.side.placements)
-        return tuple(p.dim % len(self.shape) if p.kind == "S" else None for p in read)
-
-    @cached_property
-    def spans(self) -> tuple[list[Interval], ...]:
-        """For every tensor dim the intervals of its shards."""
-        spans = [[(0, size)] for size in self.shape]
-        for size, dim in zip(self.side.mesh_shape, self.dims, strict=True):
-            if dim is not None:
-                spans[dim] = [piece for whole in spans[dim] for piece in chunks(whole, size)]
-        return tuple(spans)
-
-    @cached_property
-    def boxes(self) -> dict[int, Box]:
-        """The box of the global tensor that each rank of the mesh holds."""
-        boxes = {}
-        for rank, coordinate in zip(self.side.ranks, product(*map(range, self.side.mesh_shape)), strict=True):
-            places = [0] * len(self.shape)
-            for index, size, dim in zip(coordinate, self.side.mesh_shape, self.dims, strict=True):
-                if dim is not None:
-                    places[dim] = places[dim] * size + index
-            boxes[rank] = tuple(intervals[place] for intervals, place in zip(self.spans, places, strict=True))
-        return boxes
-
-    @property
-    def shards(self) -> Iterator[Box]:
-        """The distinct shards, as boxes of the global tensor; each is held by `replicas` ranks."""
-        return product(*self.spans)
-
-    @property
-    def replicas(self) -> int:
-        """How many ranks hold each shard."""
-        return math.prod(size for size, dim in zip(self.side.mesh_shape, self.dims, strict=True) if dim is None)
-
-    @property
-    def is_uneven(self) -> bool:
-        """Whether the shards of some tensor dim differ in size."""
-        return any(len({high - low for low, high in intervals}) > 1 for intervals in self.spans)
-
-    @property
-    def has_empty_shard(self) -> bool:
-        """Whether a rank holds nothing of a tensor that has elements."""
-        return 0 not in self.shape and any(low == high for spans in self.spans for low, high in spans)
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether several mesh dims shard one tensor dim."""
-        sharded = [dim for dim in self.dims if dim is not None]
-        return len(set(sharded)) < len(sharded)
-
-    @property
-    def is_ascending(self) -> bool:
-        """Whether the ranks ascend in row-major order."""
-        return all(low < high for low, high in pairwise(self.side.ranks))
-
-    @property
-    def is_strided(self) -> bool:
-        """Whether some rank's local tensor is not contiguous in memory."""
-        wide = [max((high - low for low, high in intervals), default=0) > 1 for intervals in self.spans]
-        strided = {"transposed": sum(wide) > 1, "sliced": any(wide[:-1]), "interleaved": any(wide)}
-        kinds = {self.side.memory_of(rank) for rank in self.side.ranks}
-        return 0 not in self.shape and any(strided.get(kind, False) for kind in kinds)
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Both sides of a case and how they lie to each other."""
-
-    case: Case
-
-    @cached_property
-    def src(self) -> SideGeometry:
-        """The source side."""
-        return SideGeometry(self.case.src, self.case.shape)
-
-    @cached_property
-    def dst(self) -> SideGeometry:
-        """The destination side."""
-        return SideGeometry(self.case.dst, self.case.shape)
-
-    @property
-    def sides(self) -> tuple[SideGeometry, SideGeometry]:
-        """Source and destination."""
-        return self.src, self.dst
-
-    @property
-    def relation(self) -> str:
-        """How the two sets of ranks lie: equal, disjoint or overlapping."""
-        src, dst = set(self.case.src.ranks), set(self.case.dst.ranks)
-        if src == dst:
-            return "equal"
-        return "overlapping" if src & dst else "disjoint"
-
-    @property
-    def has_idle_rank(self) -> bool:
-        """Whether some rank is in neither mesh."""
-        return len({*self.case.src.ranks, *self.case.dst.ranks}) < self.case.world_size
-
-    @property
-    def is_striped(self) -> bool:
-        """Whether upstream's rule stripes the destination.
-
-        Every nonempty replica group can split dim 0 of its shard evenly, and every transfer (a source shard met with a
-        stripe, local ones included) lies in one piece within the source shard or within the destination shard.
-        """
-        replicas = self.dst.replicas
-        shards = [shard for shard in self.dst.shards if elements(shard)]
-        if replicas < 2 or not shards or not self.case.shape:
-            return False
-        if any((shard[0][1] - shard[0][0]) % replicas for shard in shards):
-            return False
-        return all(self.lands_directly(shard, replicas) for shard in shards)
-
-    def lands_directly(self, shard: Box, replicas: int) -> bool:
-        for rows in chunks(shard[0], replicas):
-            for source in self.src.shards:
-                box = common(source, (rows, *shard[1:]))
-                if elements(box) and not is_contiguous(box, source) and not is_contiguous(box, shard):
-                    return False
-        return True
-
-
 @dataclass(frozen=True)
 class Class:
     """A class of layouts with its floor, a share of all cases of a run.
 
     level: the lowest level of core that has such cases. ranks: the fewest ranks that one of its meshes needs.
     apart: whether it needs one more rank outside that mesh; below L3 every case does, as the meshes are disjoint there.
+    profile: whose steered property has to reach the floor.
     """
 
     name: str
@@ -214,6 +37,7 @@ class Class:
     ranks: int
     holds: Callable[[Geometry], bool]
     apart: bool = False
+    profile: Profile = Profile.CORE
 
     def least(self, claimed: Level) -> int:
         """The fewest ranks of a world that has such a case at this level."""
@@ -232,7 +56,50 @@ def mesh_of(ndim: int) -> Callable[[Geometry], bool]:
     return either(lambda side: len(side.dims) == ndim)
 
 
+def cut_again(kind: str) -> Callable[[SideGeometry], bool]:
+    """Whether a plain shard comes after one of this kind on the same tensor dim."""
+
+    def holds(side: SideGeometry) -> bool:
+        found = [(dim, p.kind) for dim, p in zip(side.dims, side.placements, strict=True)]
+        return any((dim, kind) in found[:place] for place, (dim, later) in enumerate(found) if later == "S")
+
+    return holds
+
+
+def has(kind: str) -> Callable[[SideGeometry], bool]:
+    """Whether a side has a shard of this kind."""
+    return lambda side: any(placement.kind == kind for placement in side.placements)
+
+
+def of(kind: str, holds: Callable[[SideGeometry], bool]) -> Callable[[Geometry], bool]:
+    """Whether one of the sides has a shard of this kind, and `holds` of it."""
+    return either(lambda side: has(kind)(side) and holds(side))
+
+
+def several_strided(side: SideGeometry) -> bool:
+    dims = [dim for dim, placement in zip(side.dims, side.placements, strict=True) if placement.kind == "SS"]
+    return len(set(dims)) < len(dims)
+
+
+def beyond(side: SideGeometry) -> bool:
+    """Whether a dim is to be cut into more pieces than it has elements."""
+    dims = zip(side.dims, side.placements, strict=True)
+    return any(dim is not None and p.factor > side.shape[dim] > 0 for dim, p in dims)
+
+
+def undivided(side: SideGeometry) -> bool:
+    """Whether a mesh dim does not divide a segment."""
+    sizes = zip(side.side.mesh_shape, side.placements, strict=True)
+    return any(segment % parts for parts, placement in sizes for segment in placement.sizes)
+
+
+def in_pieces(side: SideGeometry) -> bool:
+    """Whether a rank holds a tensor dim in several runs."""
+    return any(len(runs) > 1 for dim in side.runs for runs in dim)
+
+
 L0, L1, L2, L3 = Level
+STRIDED, SEGMENTED = Profile.STRIDED, Profile.SEGMENTED
 CLASSES = (
     Class("uneven on a sharded dim", 0.25, L2, 2, either(lambda side: side.is_uneven)),
     Class("an empty shard", 0.08, L2, 2, either(lambda side: side.has_empty_shard)),
@@ -255,11 +122,33 @@ CLASSES = (
     Class("non-contiguous destination", 0.15, L3, 1, lambda both: both.dst.is_strided),
     Class("dtype outside NCCL's own", 0.10, L3, 1, lambda both: both.case.dtype not in NCCL_DTYPES),
     Class("negative shard dim", 0.05, L0, 1, either(lambda side: any("S(-" in text for text in side.side.placements))),
+    Class("strided source", 0.40, L2, 1, lambda both: has("SS")(both.src), profile=STRIDED),
+    Class("strided destination", 0.40, L2, 1, lambda both: has("SS")(both.dst), profile=STRIDED),
+    Class("a strided shard of several runs", 0.30, L2, 2, of("SS", in_pieces), profile=STRIDED),
+    Class("uneven strided shards", 0.25, L2, 2, of("SS", lambda side: side.is_uneven), profile=STRIDED),
+    Class("an empty strided shard", 0.08, L2, 2, of("SS", lambda side: side.has_empty_shard), profile=STRIDED),
+    Class("a strided dim cut again", 0.20, L2, 1, either(cut_again("SS")), profile=STRIDED),
+    Class("several strided mesh dims on one tensor dim", 0.08, L2, 1, either(several_strided), profile=STRIDED),
+    Class("a split factor beyond the dim", 0.05, L2, 1, of("SS", beyond), profile=STRIDED),
+    Class("segmented source", 0.40, L2, 1, lambda both: has("SG")(both.src), profile=SEGMENTED),
+    Class("segmented destination", 0.40, L2, 1, lambda both: has("SG")(both.dst), profile=SEGMENTED),
+    Class("a segmented shard of several runs", 0.30, L2, 2, of("SG", in_pieces), profile=SEGMENTED),
+    Class("a segment that its mesh dim does not divide", 0.25, L2, 2, of("SG", undivided), profile=SEGMENTED),
+    Class(
+        "an empty segment",
+        0.08,
+        L2,
+        1,
+        either(lambda side: any(0 in p.sizes for p in side.placements)),
+        profile=SEGMENTED,
+    ),
+    Class("an empty segmented shard", 0.08, L2, 2, of("SG", lambda side: side.has_empty_shard), profile=SEGMENTED),
+    Class("a segmented dim cut again", 0.10, L2, 1, either(cut_again("SG")), profile=SEGMENTED),
 )
 
 
 def level(case: Case) -> Level:
-    """The lowest level of core that holds the case (only Shard and Replicate, every argument legal)."""
+    """The lowest level of core that holds the case (every argument legal, strided and segmented shards set aside)."""
     both = Geometry(case)
     if both.relation != "disjoint" or both.has_idle_rank or case.dtype not in NCCL_DTYPES:
         return L3
@@ -282,8 +171,14 @@ class Coverage:
 
     @property
     def classes(self) -> tuple[Class, ...]:
-        """The classes whose floors apply."""
-        return tuple(kind for kind in CLASSES if kind.admitted(self.claimed, self.sizes))
+        """The classes of core that count for the level and the world sizes."""
+        return self.of(Profile.CORE)
+
+    def of(self, profile: Profile) -> tuple[Class, ...]:
+        """The classes that count for a property of the profile: its own, or those of core where it has none."""
+        own = [kind for kind in CLASSES if kind.profile is profile] or CLASSES
+        core = Profile.CORE if own is CLASSES else profile
+        return tuple(kind for kind in own if kind.profile is core and kind.admitted(self.claimed, self.sizes))
 
     def add(self, case: Case) -> None:
         """Count a case."""
@@ -300,7 +195,7 @@ class Coverage:
         """The share of a class among all cases so far."""
         return self.counts[kind.name] / self.total if self.total else 0.0
 
-    def lagging(self, margin: float = 1.0) -> tuple[str, ...]:
-        """The names of the classes below `margin` times their floor, those that lag most first."""
-        low = [kind for kind in self.classes if self.share(kind) < margin * kind.floor]
+    def lagging(self, margin: float = 1.0, profile: Profile = Profile.CORE) -> tuple[str, ...]:
+        """The names of a profile's classes below `margin` times their floor, those that lag most first."""
+        low = [kind for kind in self.of(profile) if self.share(kind) < margin * kind.floor]
         return tuple(kind.name for kind in sorted(low, key=lambda kind: self.share(kind) / kind.floor))

@@ -14,10 +14,10 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from reshard_conformance.cases import DTYPES, Case, Fault, Side, read_placement
-from reshard_conformance.coverage import Geometry
 from reshard_conformance.generator import Drawing, Space, mesh
+from reshard_conformance.geometry import Geometry
 
-__all__ = ["HANDED", "LAYOUTS", "astray", "faulty", "misfit", "two_defects"]
+__all__ = ["HANDED", "LAYOUTS", "astray", "faulty", "faulty_case", "misfit", "two_defects"]
 
 Spoil: TypeAlias = Callable[[Drawing, Side, Case], Side]
 

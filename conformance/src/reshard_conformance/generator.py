@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from reshard_conformance.cases import DTYPES, VIEWED, Case, NestedInts, Side
 from reshard_conformance.contract import Level
-from reshard_conformance.coverage import CLASSES, NCCL_DTYPES, SideGeometry
+from reshard_conformance.coverage import CLASSES, NCCL_DTYPES
+from reshard_conformance.geometry import SideGeometry
 
 __all__ = ["Drawing", "Space", "batches", "cases", "one_of", "renumbered", "scripts", "viewed"]
 

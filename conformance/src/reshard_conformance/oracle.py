@@ -85,7 +85,7 @@ def cut(tensor: torch.Tensor, placement: Placement, parts: int, index: int, ndim
         strided = _StridedShard(dim, split_factor=placement.factor)
         return strided._split_tensor(tensor, parts, with_padding=False, contiguous=False)[0][index]  # noqa: SLF001 - torch's own word on it
     if placement.kind == "SG" and sum(placement.sizes) == tensor.size(dim):
-        segments = torch.split(tensor, placement.sizes, dim)
+        segments = torch.split(tensor, list(placement.sizes), dim)
         return torch.cat([chunk(segment, parts, dim, index) for segment in segments], dim)
     return chunk(tensor, parts, dim, index)
 

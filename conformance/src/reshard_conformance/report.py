@@ -122,7 +122,7 @@ def world_json(result: Result, world: str) -> dict[str, Any]:
 def tally_json(tally: Tally) -> dict[str, Any]:
     classes = [
         {"class": kind.name, "cases": tally.coverage.counts[kind.name], "share": share, "floor": kind.floor}
-        for kind in tally.coverage.classes
+        for kind in tally.classes
         for share in [round(tally.coverage.share(kind), 4)]
     ]
     return {

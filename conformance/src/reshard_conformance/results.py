@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reshard_conformance.contract import Claims, Level, Profile
-from reshard_conformance.coverage import Coverage
+from reshard_conformance.coverage import Class, Coverage
 from reshard_conformance.requirements import Requirement, requirements
 from reshard_conformance.waivers import Waiver
 
@@ -68,9 +68,14 @@ class Tally:
     scripts: int = 0
     failed: int = 0
 
+    @property
+    def classes(self) -> tuple[Class, ...]:
+        """The coverage classes that count for it."""
+        return self.coverage.of(self.profile)
+
     def admits(self, requirement: str) -> bool:
         """Whether it can show the requirement at its level and in worlds of its sizes."""
-        admitted = {kind.name for kind in self.coverage.classes}
+        admitted = {kind.name for kind in self.classes}
         needed = self.requirements.get(requirement)
         return self.reached and needed is not None and admitted.issuperset(needed)
 
@@ -86,7 +91,7 @@ class Tally:
             return []
         return [
             f"{self.world} drew {self.coverage.share(kind):.1%} of class {kind.name!r}, under its floor {kind.floor:.0%}"
-            for kind in self.coverage.classes
+            for kind in self.classes
             if self.coverage.share(kind) < kind.floor
         ]
 

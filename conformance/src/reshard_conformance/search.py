@@ -296,7 +296,7 @@ def search(prop: Property, bench: Bench, number: int, rounds: int, examples: int
 def play_rounds(prop: Property, bench: Bench, number: int, rounds: int, examples: int) -> None:
     """Each round of a steered property aims at the coverage classes that lag after those before it."""
     for place in range(rounds):
-        wanted = bench.coverage.lagging(MARGIN)[:AIMS] if prop.steered and place else ()
+        wanted = bench.coverage.lagging(MARGIN, prop.profile)[:AIMS] if prop.steered and place else ()
         prop.search(bench, number * rounds + place, examples, wanted)
 
 

@@ -22,7 +22,7 @@ class Golden:
 
     name = "golden"
     version = reshard_golden.__version__
-    claims = Claims(Level.L3, frozenset({Profile.CORE}))
+    claims = Claims(Level.L3, frozenset({Profile.CORE, Profile.STRIDED, Profile.SEGMENTED}))
 
     def reshard(
         self,

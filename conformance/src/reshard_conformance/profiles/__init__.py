@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from reshard_conformance.profiles import agreement, batch, core, efficient, large, lifecycle, mappings, soak, streams
+from reshard_conformance.profiles import (
+    agreement,
+    batch,
+    core,
+    efficient,
+    large,
+    lifecycle,
+    mappings,
+    segmented,
+    soak,
+    streams,
+    strided,
+)
 from reshard_conformance.search import Property
 
 __all__ = ["PROPERTIES"]
@@ -19,5 +31,7 @@ PROPERTIES: dict[str, Property] = {
         *agreement.PROPERTIES,
         *streams.PROPERTIES,
         *large.PROPERTIES,
+        *strided.PROPERTIES,
+        *segmented.PROPERTIES,
     )
 }

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from reshard_conformance.cases import Batch, Case, Side, Step
 from reshard_conformance.contract import Level, Profile
-from reshard_conformance.coverage import Geometry
 from reshard_conformance.generator import Drawing, Space, batches, one_of
+from reshard_conformance.geometry import Geometry
 from reshard_conformance.playing import RankReport
 from reshard_conformance.search import Bench, Drawn, Property, Script
 

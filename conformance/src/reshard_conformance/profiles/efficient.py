@@ -9,8 +9,8 @@ import torch
 
 from reshard_conformance.cases import Case
 from reshard_conformance.contract import Profile
-from reshard_conformance.coverage import Box, Geometry, common, elements, is_contiguous
 from reshard_conformance.generator import scripts
+from reshard_conformance.geometry import Box, Geometry, common, elements, is_contiguous
 from reshard_conformance.playing import RankReport
 from reshard_conformance.search import Bench, Drawn, Property, Script
 from reshard_conformance.trace import Event

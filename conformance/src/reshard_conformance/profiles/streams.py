@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from reshard_conformance.cases import Case, Flow
 from reshard_conformance.contract import Profile
-from reshard_conformance.coverage import Geometry
 from reshard_conformance.generator import Drawing, Space, one_of
+from reshard_conformance.geometry import Geometry
 from reshard_conformance.search import Bench, Drawn, Property, Script
 
 __all__ = ["PROPERTIES"]
