@@ -19,6 +19,8 @@ BENCHMARKS = "packages/restripe/benchmarks"
 TESTS = tuple(f"{folder}/tests" for folder in DISTRIBUTIONS)
 IMPLEMENTATIONS = ("restripe", "golden")
 ALLOW_NO_GPU = "--allow-no-gpu"
+#: Golden plays in lockstep with restripe too, so a part of its layouts will do.
+ON_GPUS = {"restripe": (), "golden": ("--layouts", "300")}
 
 PACKAGES = (
     *("torch==2.13.0", "numpy", "typer", "rich", "jinja2", "hypothesis", "safetensors", "matplotlib"),
@@ -68,25 +70,17 @@ def conformance(session: nox.Session) -> None:
 def gpu_conformance(session: nox.Session) -> None:
     """Certify restripe and golden in nccl, on every GPU of this host; without one it fails, unless -- --allow-no-gpu."""
     prepare(session, *PACKAGES, "nccl4py[cu13]")
-    arguments = [argument for argument in session.posargs if argument != ALLOW_NO_GPU]
-    told = session.run("python", "-c", "import torch; print(torch.cuda.device_count())", silent=True)
-    gpus = int(str(told).split()[-1])
-    if not gpus and ALLOW_NO_GPU in session.posargs:
-        session.skip("torch sees no GPU on this host")
-    if not gpus:
-        session.error(f"torch sees no GPU on this host; -- {ALLOW_NO_GPU} lets that pass")
-    session.log(f"on {gpus} GPUs")
-    for name in IMPLEMENTATIONS:
+    arguments = on_gpus(session)
+    for name, few in ON_GPUS.items():
         suite = ("python", "-m", "reshard_conformance", "run", "--implementation", name, "--world", "nccl")
-        session.run(*suite, *apart(arguments, name))
+        session.run(*suite, *few, *apart(arguments, name))
 
 
 @nox.session
-def bench(session: nox.Session) -> None:
-    """Time planning against the tests' quadratic planner and simulate whole models; needs no GPU. -- --out DIR for the files."""
-    prepare(session, "torch==2.13.0", "numpy", "typer", "rich", "matplotlib")
-    session.env["PYTHONPATH"] = f"{ROOT / BENCHMARKS}{os.pathsep}{session.env['PYTHONPATH']}"
-    session.run("python", "-m", "plan_bench", *session.posargs)
+def gpu_mutants(session: nox.Session) -> None:
+    """Hunt the breaks that nccl has to catch, on every GPU of this host."""
+    prepare(session, *PACKAGES, "nccl4py[cu13]")
+    session.run("python", "-m", "reshard_conformance", "mutants", "--world", "nccl", *on_gpus(session))
 
 
 @nox.session
@@ -134,6 +128,18 @@ def check_wheels(session: nox.Session, scripts: Path, wheels: dict[str, str]) ->
     session.run(python, "-m", "pip", "install", "-q", *others, env=alone, external=True)
     suite = str(scripts / "reshard-conformance")
     session.run(suite, "replay", "--implementation", "golden", "--world", "sim", env=alone, external=True)
+
+
+def on_gpus(session: nox.Session) -> list[str]:
+    """The session's arguments, once there is a GPU or none is asked for."""
+    told = session.run("python", "-c", "import torch; print(torch.cuda.device_count())", silent=True)
+    gpus = int(str(told).split()[-1])
+    if not gpus and ALLOW_NO_GPU in session.posargs:
+        session.skip("torch sees no GPU on this host")
+    if not gpus:
+        session.error(f"torch sees no GPU on this host; -- {ALLOW_NO_GPU} lets that pass")
+    session.log(f"on {gpus} GPUs")
+    return [argument for argument in session.posargs if argument != ALLOW_NO_GPU]
 
 
 def apart(arguments: list[str], name: str) -> list[str]:
