@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from reshard_conformance.cases import Case, Clear, Fault, Side, packaged, save
 from reshard_conformance.cli import app
+from reshard_conformance.mutants import devices
 from reshard_conformance.mutants.zoo import MUTANTS
 from reshard_conformance.profiles import PROPERTIES
 from reshard_conformance.requirements import requirements
@@ -210,3 +211,22 @@ def test_the_package_runs_as_a_module() -> None:
     command = (sys.executable, "-m", "reshard_conformance", "--help")
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "reshard-conformance [OPTIONS] COMMAND" in done.stdout
+
+
+def test_breaks_of_devices_need_a_device(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    result = invoke("mutants", "--world", "nccl")
+    assert result.exit_code == 2
+    assert "world 'nccl' needs a GPU" in result.output
+
+
+def test_a_break_that_survives_is_told(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = tuple(one for one in devices.BREAKS if one.kind.name in {"writer", "quiet"})
+    harmless = devices.Break(devices.Unrecorded, "exact", 2)
+    for breaks, line, code in ((few, "2 killed, 0 not", 0), ((*few, harmless), "2 killed, 1 not", 1)):
+        monkeypatch.setattr(devices, "BREAKS", breaks)
+        monkeypatch.setattr(devices, "EXAMPLES", 10)
+        result = invoke("mutants", "--world", "gloo", "--report", "there")
+        assert result.output.splitlines()[-1] == line
+        assert result.exit_code == code
+        assert len(list(Path("there").iterdir())) == 2

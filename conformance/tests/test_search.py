@@ -188,6 +188,17 @@ def test_a_hang_is_shrunk_only_where_it_is_seen_at_once(name: str, shrunk: bool)
     assert (bench.shrinks > 0) == shrunk
 
 
+def test_a_hang_on_kept_groups_is_told_with_what_was_played_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(StuckWorld("nccl"), "golden", Space(), keep=True)  # type: ignore[arg-type]  # as above
+    with monkeypatch.context() as patch:
+        patch.setattr(StuckSession, "play", lambda *_, **__: Outcome("pass"))
+        bench.play((CASE,))
+    with pytest.raises(Halt) as halt:
+        bench.play((OTHER,))
+    assert halt.value.finding.script == (CASE, OTHER)
+    assert halt.value.finding.verdict == "hang"
+
+
 def test_a_halt_passes_everything_that_catches_exceptions() -> None:
     assert not issubclass(Halt, Exception)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -99,6 +100,7 @@ class Leaking:
 def soaked(session: Leaking) -> Bench:
     class Place:
         name, max_size = "nccl", 2
+        versions: Mapping[int, Mapping[str, str]] = {}  # noqa: RUF012 - nothing is put in
 
         def open(self, *_: object, **__: object) -> Any:
             return session

@@ -127,7 +127,7 @@ def test_pools_share_gpus_where_more_are_asked_for(
     monkeypatch: pytest.MonkeyPatch, gpus: int, jobs: int | None, dealt: list[tuple[int, ...]]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr(workers.os, "cpu_count", lambda: 6)
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
     worlds = ["nccl"] * 5 + ["sim"] * 9
     chunks = [Chunk(world, "exact", (2,), place, 1, 1) for place, world in enumerate(worlds)]
     assert workers.dealt(chunks, jobs) == dealt
