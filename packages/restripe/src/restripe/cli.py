@@ -93,7 +93,9 @@ def explain(
                 "or a model (--model qwen3-30b-a3b --train EP8xPP2 --generate TP8xDP2)"
             )
         if model:
-            explain_model(mapped(model, train, generate), rates, f"{model}: {train} to {generate}", picture)
+            explain_model(
+                mapped(model, train, generate), rates, f"{model} from trainer {train} to generator {generate}", picture
+            )
             return
         source = spelling.layout(src, src_mesh, src_ranks)
         target = spelling.layout(dst, dst_mesh, dst_ranks, first=source.mesh.highest + 1)

@@ -36,6 +36,20 @@ def test_both_maps_and_the_matrix(tmp_path: Path) -> None:
     assert "dim 1: 2,560 elements" in texts
 
 
+@pytest.mark.parametrize(
+    ("dst", "shape", "how"),
+    [
+        ("2x2:R,S(1)", (8, 8), "joined ranks need the same: each receives a part of it, then they exchange"),
+        ("2:R", (), "joined ranks need the same: one receives it and passes it on"),
+        ("4:S(0)", (8, 8), ""),
+    ],
+)
+def test_what_joins_ranks_is_told(tmp_path: Path, dst: str, shape: tuple[int, ...], how: str) -> None:
+    found = "\n".join(drawn(tmp_path / "move.svg", "2:R", dst, *shape))
+    assert ("joined" in found) == bool(how)
+    assert how in found
+
+
 def test_what_stays_is_told(tmp_path: Path) -> None:
     assert "rows send, columns receive, grey stays on the rank" in drawn(
         tmp_path / "move.svg", "2:S(0)", "2:S(1)", 8, 8, ranks="0-1"

@@ -15,11 +15,16 @@ from restripe.drawing.matrix import PAD, draw_matrix
 from restripe.mapping import Move
 from restripe.planning import RankPlan
 from restripe.spelling import SpellingError, told, written
-from restripe.traffic import numel
+from restripe.traffic import numel, rebuilding, writes
 
 KINDS = (".svg", ".png")
 TITLE = {"fontsize": 10, "linespacing": 1.5, "pad": PAD}
-STYLE: dict[Any, Any] = {"font.size": 9, "svg.hashsalt": "restripe", "svg.fonttype": "none"}
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "font.sans-serif": ["DejaVu Sans", "sans-serif"],  # matplotlib brings the first one along
+    "svg.fonttype": "none",  # texts stay texts: small, and found by a search
+    "svg.hashsalt": "restripe",
+}
 
 
 def draw_pair(move: Move, world: Mapping[int, RankPlan], path: Path, caption: str) -> None:
@@ -54,12 +59,7 @@ def draw_pair(move: Move, world: Mapping[int, RankPlan], path: Path, caption: st
         figure.suptitle(
             f"{move.name}: {shape}, {str(move.dtype).removeprefix('torch.')}", fontsize=12, fontweight="bold", y=0.975
         )
-        joined = (
-            "joined ranks receive a part each, or one of them all, and pass it on to each other"
-            if move.dst.replicas > 1
-            else ""
-        )
-        figure.text(0.5, 0.015, f"{caption}\n{joined}", ha="center", fontsize=9, linespacing=1.5)
+        figure.text(0.5, 0.015, f"{caption}\n{_joined(world)}", ha="center", fontsize=9, linespacing=1.5)
         save(figure, path)
 
 
@@ -80,6 +80,16 @@ def save(figure: Figure, path: Path) -> None:
     if path.suffix not in KINDS:
         raise SpellingError(f"expected a picture's name to end in {' or '.join(KINDS)}, got {str(path)!r}")
     figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _joined(world: Mapping[int, RankPlan]) -> str:
+    """What it means that discs are joined; nothing where none are."""
+    groups = [[world[rank] for rank in members] for members in rebuilding(world) if len(members) > 1]
+    if not groups:
+        return ""
+    shared = all(sum(bool(writes(each)) for each in group) > 1 for group in groups)
+    how = "each receives a part of it, then they exchange" if shared else "one receives it and passes it on"
+    return f"joined ranks need the same: {how}"
 
 
 def _provided(world: Mapping[int, RankPlan]) -> list[Piece]:

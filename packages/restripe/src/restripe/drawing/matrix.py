@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, to_hex
-from matplotlib.patches import Rectangle
+from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 
 from restripe.drawing.colours import DARK, PALE, Colours, disc, ink
 from restripe.traffic import loads
@@ -24,9 +23,9 @@ def unit(most: float) -> tuple[int, str]:
 
 
 def brief(size: float) -> str:
-    """At most four characters and a point; ~0 for what is too small to be shown so."""
-    if 0 < size < 0.005:
-        return "~0"
+    """At most four characters; nothing for what is too small to be shown so."""
+    if size < 0.005:
+        return ""
     return f"{size:.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
 
 
@@ -39,20 +38,21 @@ def draw_matrix(
     scale, name = unit(max((*sums[0].values(), *sums[1].values()), default=most))
     fits = max(len(senders), len(receivers)) <= 16
     row, column = ({rank: place for place, rank in enumerate(ranks)} for ranks in (senders, receivers))
-    size = min(9.0, 110 / max(len(receivers), 1))
-    for (sender, receiver), crossing in sent.items():
-        x, y, shade = column[receiver], row[sender], STAYS if sender == receiver else to_hex(SHADES(crossing / most))
-        axes.add_patch(Rectangle((x, y), 1, 1, facecolor=shade, edgecolor="none"))
-        if fits:
-            _number(axes, (x + 0.5, y + 0.5), brief(crossing / scale), size, ink(shade))
+    font = min(9.0, 110 / max(len(receivers), 1))
+    shades = {pair: STAYS if pair[0] == pair[1] else to_hex(SHADES(size / most)) for pair, size in sent.items()}
+    grid = [[to_rgb(shades.get((sender, receiver), PALE)) for receiver in receivers] for sender in senders]
+    axes.imshow(grid, extent=(0, len(receivers), len(senders), 0), aspect="auto", interpolation="nearest")
+    for pair, shade in shades.items() if fits else ():
+        middle = column[pair[1]] + 0.5, row[pair[0]] + 0.5
+        _number(axes, middle, brief(sent[pair] / scale), font, ink(shade))
     _frame(axes, senders, receivers, colours)
     if fits:
         right, below = 1.06 * len(column), 1.045 * len(row)
         for rank, place in row.items():
-            _number(axes, (right, place + 0.5), brief(sums[0][rank] / scale), size, DARK)
+            _number(axes, (right, place + 0.5), brief(sums[0][rank] / scale), font, DARK)
         for rank, place in column.items():
-            _number(axes, (place + 0.5, below), brief(sums[1][rank] / scale), size, DARK)
-        _number(axes, (right, below), "sum", size, DARK)
+            _number(axes, (place + 0.5, below), brief(sums[1][rank] / scale), font, DARK)
+        _number(axes, (right, below), "sum", font, DARK)
     stays = ", grey stays on the rank" if len(crossings(sent)) < len(sent) else ""
     title = f"Who sends how much to whom, in {name}\nrows send, columns receive{stays}"
     axes.set_title(title, fontsize=10, pad=PAD, linespacing=1.5)
@@ -64,7 +64,8 @@ def crossings(sent: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]
 
 
 def _number(axes: Axes, at: tuple[float, float], text: str, size: float, colour: str) -> None:
-    axes.text(*at, text, fontsize=size, color=colour, ha="center", va="center")
+    if text:
+        axes.text(*at, text, fontsize=size, color=colour, ha="center", va="center")
 
 
 def _frame(axes: Axes, senders: Sequence[int], receivers: Sequence[int], colours: Colours) -> None:
@@ -73,7 +74,6 @@ def _frame(axes: Axes, senders: Sequence[int], receivers: Sequence[int], colours
     axes.set_ylim(rows, 0)
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.set_facecolor(PALE)
     for spine in axes.spines.values():
         spine.set_visible(False)
     if max(rows, columns) <= 32:
