@@ -69,6 +69,7 @@ class NcclCommunicator:
 
     def split(self, color: int | None, key: int) -> NcclCommunicator | None:
         child = self.handle.split(color, key)
+        self.handle.get_async_error()  # until it is asked, nccl4py's parent keeps every child alive
         return None if color is None else NcclCommunicator(child)
 
     def finalize(self) -> None:
