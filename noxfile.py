@@ -20,7 +20,7 @@ TESTS = tuple(f"{folder}/tests" for folder in DISTRIBUTIONS)
 IMPLEMENTATIONS = ("restripe", "golden")
 ALLOW_NO_GPU = "--allow-no-gpu"
 #: Golden plays in lockstep with restripe too, so a part of its layouts will do.
-ON_GPUS = {"restripe": (), "golden": ("--layouts", "300")}
+ON_GPUS = {"restripe": (), "golden": ("--profiles", "core", "--layouts", "300")}
 
 PACKAGES = (
     *("torch==2.13.0", "numpy", "typer", "rich", "jinja2", "hypothesis", "safetensors", "matplotlib"),
