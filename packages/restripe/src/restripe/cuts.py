@@ -78,10 +78,14 @@ class Cuts:
 
     def meeting(self, lo: int, hi: int) -> Iterator[Chunk]:
         """The nonempty chunks that overlap [lo, hi), in order."""
+        outer, size = Cuts(self.length, self.sizes[:-1]), self.sizes[-1] if self.sizes else 1
         while lo < hi:
-            chunk = self.owner(lo)
-            yield chunk
-            lo = chunk.hi
+            coordinates, start, stop = outer.owner(lo)
+            chunk = -(-(stop - start) // size)
+            first = (lo - start) // chunk
+            for index, at in enumerate(range(start + chunk * first, min(stop, hi), chunk), start=first):
+                yield Chunk((*coordinates, index) if self.sizes else (), at, min(at + chunk, stop))
+            lo = stop
 
     def ordinal(self, position: int) -> int:
         """How many nonempty chunks lie wholly before the one that holds this position."""
@@ -93,7 +97,7 @@ class Cuts:
 
     def divides(self, parts: int) -> bool:
         """Whether every nonempty chunk splits into that many equal parts."""
-        return all(size % parts == 0 for size in _chunk_lengths(self.length, self.sizes))
+        return all(size % parts == 0 for size in self.kinds)
 
     def most(self, length: int) -> int:
         """A bound on how many nonempty chunks one interval of this length can meet."""
@@ -102,6 +106,11 @@ class Cuts:
     def cut(self, size: int) -> Cuts:
         """The same, cut once more."""
         return Cuts(self.length, (*self.sizes, size))
+
+    @property
+    def kinds(self) -> set[int]:
+        """The lengths that nonempty chunks have."""
+        return _chunk_lengths(self.length, self.sizes)
 
     @property
     def longest(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from operator import mul
 from typing import NamedTuple
 
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
@@ -81,6 +82,11 @@ class Partition:
         sizes = self.mesh.shape
         return tuple(math.prod(sizes[m + 1 :]) for m in range(len(sizes)))
 
+    @cached_property
+    def _steps_along(self) -> list[list[int]]:
+        """The strides of the mesh dims that cut each tensor dim."""
+        return [[self._strides[m] for m in dims] for dims in self.dims]
+
     def place(self, rank: int) -> Place | None:
         """Which shard the rank holds, and which replica of it; None outside the mesh."""
         at = self.mesh.coordinates(rank)
@@ -92,7 +98,7 @@ class Partition:
 
     def chunk_offset(self, dim: int, coordinates: Coordinates) -> int:
         """What a chunk of tensor dim `dim` adds to its holders' index in the mesh."""
-        return sum(self._strides[m] * index for m, index in zip(self.dims[dim], coordinates, strict=True))
+        return sum(map(mul, self._steps_along[dim], coordinates))
 
     def replica_offset(self, replica: int) -> int:
         """What replica number `replica` adds to its holder's index in the mesh."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from itertools import product
 
 import pytest
@@ -70,6 +71,27 @@ def test_every_pair_of_views_that_occurs_is_found_and_no_other(cuts: list[tuple[
         found.add((view(lengths, [size(a) for _, a, _ in piece]), view(lengths, [size(b) for _, _, b in piece])))
     counts = [stripes, 1, 1][: len(cuts)]
     assert views([src for src, _ in cuts], [dst for _, dst in cuts], counts) == found
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(pairs(), st.integers(1, 4))
+def test_without_the_walk_no_view_is_missed(cuts: list[tuple[Cuts, Cuts]], stripes: int) -> None:
+    counts = [stripes, 1, 1][: len(cuts)]
+    sides = [src for src, _ in cuts], [dst for _, dst in cuts]
+    found = views(*sides, counts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("restripe.planning.shape"), "LONG", 0)
+        assert views(*sides, counts) >= found
+
+
+def test_chunks_that_never_fall_together_are_not_walked() -> None:
+    """8192 and 6144 chunks of a prime length: what their lengths allow is what there is."""
+    src, dst = Cuts(50331653, (8192,)), Cuts(50331653, (6144,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cuts, "owner", None)  # a walk would ask for the owner of every edge
+        found = views([src, src], [dst, dst], [1, 1])
+    broken = {View.WHOLE, View.BROKEN}
+    assert found >= set(product(broken, broken)) - {(View.WHOLE, View.WHOLE)}
 
 
 def layout(shape: tuple[int, ...], first: int, *shards: int | None) -> Layout:

@@ -31,10 +31,11 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True)
 class Chunks:
-    """Sources and targets that are single intervals."""
+    """Sources and targets that are single intervals; numbers are left out where nobody asks."""
 
     sources: Cuts
     targets: Cuts
+    numbered: bool
 
     def givers(self, target: Coordinates) -> list[Hit]:
         """The sources that a target takes from."""
@@ -42,9 +43,11 @@ class Chunks:
         if lo == hi:
             return []
         found, mine = [], self.targets.ordinal(lo)
-        for number, chunk in enumerate(self.sources.meeting(lo, hi), start=self.sources.ordinal(lo)):
-            first, last = self.targets.ordinal(chunk.lo), self.targets.ordinal(chunk.hi - 1)
-            found.append(Hit(chunk.coordinates, _overlap(chunk, lo, hi), number + mine, mine - first, last - first + 1))
+        first = last = mine
+        for band, chunk in enumerate(self.sources.meeting(lo, hi), start=mine + self.sources.ordinal(lo)):
+            if self.numbered:
+                first, last = self.targets.ordinal(chunk.lo), self.targets.ordinal(chunk.hi - 1)
+            found.append(Hit(chunk.coordinates, _overlap(chunk, lo, hi), band, mine - first, last - first + 1))
         return found
 
     def takers(self, source: Coordinates) -> list[Hit]:
@@ -118,10 +121,10 @@ class Woven:
 Meeting = Chunks | Woven
 
 
-def meeting(sources: Cuts | Runs, targets: Cuts | Runs) -> Meeting:
+def meeting(sources: Cuts | Runs, targets: Cuts | Runs, *, numbered: bool) -> Meeting:
     """How the sources and targets of one tensor dim meet."""
     if isinstance(sources, Cuts) and isinstance(targets, Cuts):
-        return Chunks(sources, targets)
+        return Chunks(sources, targets, numbered)
     return Woven(sources, targets)
 
 

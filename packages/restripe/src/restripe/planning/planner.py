@@ -10,11 +10,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import product
 from operator import itemgetter
 from typing import NamedTuple
 
-from restripe.cuts import Coordinates, Cuts, Intervals, Region, ravel, unravel
+from restripe.cuts import Coordinates, Cuts, Region, unravel
 from restripe.layout import Layout
 from restripe.partition import Partition, Place
 from restripe.planning.meeting import Chunks, Hit, Meeting, meeting
@@ -41,16 +40,15 @@ def plan(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, turn: int 
 
 
 class _End(NamedTuple):
-    """The other end of a meeting in one tensor dim.
+    """The other end of a meeting, in one tensor dim or in all.
 
-    `offset` is what its chunk adds to its index in the mesh, `stripe` what it adds to its replica's number; see Hit for the
-    rest.
+    `offset` is what it adds to its index in the mesh, `stripe` what it adds to its replica's number; see Hit for the rest.
     """
 
     offset: int
     stripe: int
-    overlap: Intervals
-    band: int
+    region: Region
+    band: tuple[int, ...]
     number: int
     total: int
 
@@ -78,7 +76,8 @@ class _Planner:
     @cached_property
     def meetings(self) -> list[Meeting]:
         """How sources and targets meet in each tensor dim."""
-        return [meeting(sources, targets) for sources, targets in zip(self.src.cuts, self.targets, strict=True)]
+        numbered = self.src.layout.replicas > 1
+        return [meeting(out, into, numbered=numbered) for out, into in zip(self.src.cuts, self.targets, strict=True)]
 
     def plan(self, rank: int) -> RankPlan:
         source, destination = self.src.region(rank), self.dst.region(rank)
@@ -111,16 +110,14 @@ class _Planner:
             return
         own = None if mine is None else self.src.shard_offset(mine.shard)
         ranks, holders = self.src.mesh.ranks, self.src.layout.replicas
-        givers = [
+        for shard, _, region, band, number, _ in _joint(
             [self._giver(dim, hit) for hit in each.givers(at)]
             for dim, (each, at) in enumerate(zip(self.meetings, self._target(place), strict=True))
-        ]
-        for ends in product(*givers):
-            shard = sum(end.offset for end in ends)
-            peer = rank if shard == own else ranks[shard]
-            if shard != own and holders > 1:
-                peer = self._holder(shard, _number(ends))
-            yield Message(peer, tuple(end.overlap for end in ends), tuple(end.band for end in ends))
+        ):
+            if shard == own:
+                yield Message(rank, region, band)
+            else:
+                yield Message(ranks[shard] if holders == 1 else self._holder(shard, number), region, band)
 
     def _sends(self, rank: int) -> Iterator[Message]:
         """What the rank sends: to every target that meets its region, where it is this holder's turn."""
@@ -129,34 +126,34 @@ class _Planner:
             return
         shard, ranks = self.src.shard_offset(place.shard), self.dst.mesh.ranks
         replicas = self.dst.replica_offsets if math.prod(self.stripes) > 1 else [0]
-        for ends in self._served(place, rank, shard):
-            receiver = ranks[sum(end.offset for end in ends) + replicas[sum(end.stripe for end in ends)]]
+        for offset, stripe, region, band, _, _ in self._served(place, rank, shard):
+            receiver = ranks[offset + replicas[stripe]]
             if not self.src.holds(receiver, shard):
-                yield Message(receiver, tuple(end.overlap for end in ends), tuple(end.band for end in ends))
+                yield Message(receiver, region, band)
 
-    def _served(self, place: Place, rank: int, shard: int) -> Iterable[Sequence[_End]]:
+    def _served(self, place: Place, rank: int, shard: int) -> Iterable[_End]:
         """The targets that meet a source and that this of its holders serves, unless they hold it too."""
         holders = self.src.layout.replicas
         chunks = [each for each in self.meetings if isinstance(each, Chunks)]
         if holders > 1 and len(chunks) == len(self.meetings):
             return self._numbered(chunks, place)
-        takers = [
+        ends = _joint(
             [self._taker(dim, hit) for hit in each.takers(at)]
             for dim, (each, at) in enumerate(zip(self.meetings, place.shard, strict=True))
-        ]
-        return (ends for ends in product(*takers) if holders == 1 or self._holder(shard, _number(ends)) == rank)
+        )
+        return ends if holders == 1 else (end for end in ends if self._holder(shard, end.number) == rank)
 
-    def _numbered(self, chunks: Sequence[Chunks], place: Place) -> Iterator[Sequence[_End]]:
+    def _numbered(self, chunks: Sequence[Chunks], place: Place) -> Iterator[_End]:
         """The same where every target has its number: those of other holders are not looked at."""
 
         @cache
-        def taker(dim: int, number: int) -> _End:
-            return self._taker(dim, chunks[dim].taker(place.shard[dim], number))
+        def taker(dim: int, number: int) -> list[_End]:
+            return [self._taker(dim, chunks[dim].taker(place.shard[dim], number))]
 
         holders = self.src.layout.replicas
         totals = [each.count(at) for each, at in zip(chunks, place.shard, strict=True)]
         for number in range((place.replica - self.turn) % holders, math.prod(totals), holders):
-            yield [taker(dim, index) for dim, index in enumerate(unravel(number, totals))]
+            yield from _joint(taker(dim, index) for dim, index in enumerate(unravel(number, totals)))
 
     def _holder(self, shard: int, number: int) -> int:
         """The rank that serves a source shard's target of this number."""
@@ -164,14 +161,16 @@ class _Planner:
         return self.src.mesh.ranks[shard + self.src.replica_offset(replica)]
 
     def _giver(self, dim: int, hit: Hit) -> _End:
-        return _End(self.src.chunk_offset(dim, hit.coordinates), 0, *hit[1:])
+        at, overlap, band, number, total = hit
+        return _End(self.src.chunk_offset(dim, at), 0, (overlap,), (band,), number, total)
 
     def _taker(self, dim: int, hit: Hit) -> _End:
         """A target's end; a stripe, its last coordinate where there are any, is received by its replica."""
-        at, stripe = hit.coordinates, 0
+        at, overlap, band, number, total = hit
+        stripe = 0
         if self.stripes[dim] > 1:
             at, stripe = at[:-1], at[-1] * math.prod(self.stripes[dim + 1 :])
-        return _End(self.dst.chunk_offset(dim, at), stripe, *hit[1:])
+        return _End(self.dst.chunk_offset(dim, at), stripe, (overlap,), (band,), number, total)
 
     def _target(self, place: Place) -> list[Coordinates]:
         """The target coordinates of a destination place."""
@@ -204,9 +203,16 @@ class _Planner:
         return packed + (math.prod(cuts.longest for cuts in self.targets) if unpacks else 0)
 
 
-def _number(ends: Sequence[_End]) -> int:
-    """The target's number among those that take from one source."""
-    return ravel([end.number for end in ends], [end.total for end in ends])
+def _joint(dims: Iterable[Sequence[_End]]) -> list[_End]:
+    """Every combination of the ends of all tensor dims, as one end; its number is the target's among all combinations."""
+    found = [_End(0, 0, (), (), 0, 1)]
+    for ends in dims:
+        found = [
+            _End(offset + more, stripe + other, region + overlap, band + beside, number * total + nth, 1)
+            for offset, stripe, region, band, number, _ in found
+            for more, other, overlap, beside, nth, total in ends
+        ]
+    return found
 
 
 def _holds(region: Region) -> bool:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
+from itertools import product
 from typing import NamedTuple
 
 from restripe.cuts import Cuts
 from restripe.partition import Partition
 from restripe.planning.plan import Reason
 from restripe.runs import Runs
+
+LONG = 512  # how many pieces of one tensor dim are looked at, one after another
 
 
 def decide(src: Partition, dst: Partition) -> Reason:
@@ -103,10 +106,17 @@ def _steps(before: tuple[View, View], src: Cuts | Runs, dst: Cuts | Runs, stripe
 
 
 def _pieces(src: Cuts, dst: Cuts, stripes: int) -> Iterator[Piece]:
-    """Every kind of piece that crosses in one tensor dim, over one common period of the cuts and what follows the last."""
+    """Every kind of piece that crosses in one tensor dim, over one common period of the cuts and what follows the last.
+
+    Where that would be a long walk, every kind that the lengths of chunks allow.
+    """
     target = dst.cut(stripes) if stripes > 1 else dst
     (src_period, src_end), (dst_period, dst_end) = src.period, target.period
     period, end = math.lcm(src_period, dst_period), min(src_end, dst_end)
+    walk = min(period, src.length)
+    if src.most(walk) + target.most(walk) > LONG:
+        yield from _possible(src, dst, target)
+        return
     position = 0
     while position < src.length:
         source, shard = src.owner(position), dst.owner(position)
@@ -114,6 +124,20 @@ def _pieces(src: Cuts, dst: Cuts, stripes: int) -> Iterator[Piece]:
         size = stop - position
         yield Piece(size == 1, size == source.hi - source.lo, size == shard.hi - shard.lo)
         position = max(stop, end // period * period) if stop == period else stop
+
+
+def _possible(src: Cuts, dst: Cuts, target: Cuts) -> Iterator[Piece]:
+    """Every kind of piece that sources, shards and targets of such lengths could leave."""
+    sources, shards, targets = src.kinds, dst.kinds, target.kinds
+    longest = min(max(sources), max(targets))
+    for single in (True, False):
+        within = range(1, 2) if single else range(2, longest + 1)
+        if single and math.gcd(*sources, *targets) > 1:  # every edge is a multiple of it
+            continue
+        fills_source = any(length in within for length in sources)
+        fills_shard = any(length in within for length in shards)
+        kinds = product((False, True)[: 1 + fills_source], (False, True)[: 1 + fills_shard])
+        yield from (Piece(single, *fills) for fills in kinds if within)
 
 
 def striped(cuts: Cuts | Runs, stripes: int) -> Cuts | Runs:
