@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate, Shard
 
-from restripe.cuts import Region
+from restripe.coverage import merged
+from restripe.cuts import Intervals, Region
 from restripe.layout import Layout, Mesh
 from restripe.planning import RankPlan
 from restripe.traffic import (
@@ -109,18 +110,19 @@ def test_plans_that_do_not_fit_are_refused(harm: Callable[[World], None], messag
         traffic(world)
 
 
+def intervals(places: set[int]) -> Intervals:
+    return merged(tuple((place, place + 1) for place in places))
+
+
 @st.composite
 def pieces(draw: st.DrawFn) -> tuple[Region, Region]:
-    """A piece of a shard that has some intervals a dim."""
+    """Some places of a shard that has some intervals a dim."""
     shard, piece = [], []
     for _ in range(draw(st.integers(1, 3))):
-        cuts = sorted(draw(st.sets(st.integers(0, 9), min_size=2, max_size=4)))
-        spans = list(zip(cuts[::2], cuts[1::2], strict=False))
-        lo = draw(st.integers(spans[0][0], spans[-1][1] - 1))
-        hi = draw(st.integers(lo + 1, spans[-1][1]))
-        kept = [(max(lo, low), min(hi, high)) for low, high in spans if max(lo, low) < min(hi, high)]
-        shard.append(tuple(spans))
-        piece.append(tuple(kept or spans[:1]))
+        places = draw(st.sets(st.integers(0, 5), min_size=1))
+        kept = draw(st.sampled_from([places, {place for place in places if draw(st.booleans())}]))
+        shard.append(intervals(places))
+        piece.append(intervals(kept or places))
     return tuple(piece), tuple(shard)
 
 
