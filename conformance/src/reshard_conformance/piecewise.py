@@ -84,7 +84,7 @@ class Piecewise:
 
     def dim(self, shape: Shape) -> tuple[int, int]:
         """A tensor dim, counted from the front, and as it is spelled."""
-        dim = self.main if self.goals or self.choose((True, True, False)) else self.choose(range(len(shape)))
+        dim = self.main if bool(self.goals) or self.choose((True, True, False)) else self.choose(range(len(shape)))
         return dim, dim - self.choose((0, 0, len(shape)))
 
     def place(self, grid: Shape) -> int:

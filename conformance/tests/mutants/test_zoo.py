@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
 
 from reshard_conformance.cases import parse
-from reshard_conformance.contract import Implementation, Level, Profile
+from reshard_conformance.contract import Implementation, Level
 from reshard_conformance.generator import Space
 from reshard_conformance.mutants.plain import Plain
 from reshard_conformance.mutants.zoo import MUTANTS, hunt
@@ -26,6 +27,12 @@ def judge(world: SimWorld, implementation: Implementation, failure: Failure) -> 
     script = tuple(parse(line) for line in failure.script)
     with closing(Bench(world, implementation, Space())) as bench:
         PROPERTIES[failure.prop].judge(bench, script)
+
+
+def subclasses(kind: type[Plain]) -> Iterator[type[Plain]]:
+    for found in kind.__subclasses__():
+        yield found
+        yield from subclasses(found)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -47,11 +54,13 @@ def test_there_are_enough_of_them_and_each_says_what_is_wrong_with_it() -> None:
         assert kind.__doc__
         assert not IDS[kind.breaks].planned
     assert len({kind.__doc__ for kind in MUTANTS.values()}) == len(MUTANTS)
+    modules = {kind.__module__ for kind in MUTANTS.values()}
+    assert set(MUTANTS.values()) == {kind for kind in subclasses(Plain) if kind.__module__ in modules}  # no name twice
 
 
 def test_every_profile_of_the_cpu_has_a_mutant() -> None:
     broken = {IDS[kind.breaks].profile for kind in MUTANTS.values()}
-    assert broken == {Profile.CORE, Profile.EFFICIENT, Profile.BATCH, Profile.LIFECYCLE, Profile.AGREEMENT}
+    assert broken == Plain.claims.profiles
 
 
 @pytest.mark.parametrize("name", [prop.name for prop in shown("sim", played(tuple(Plain.claims.profiles), Level.L3))])

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import product
+from itertools import accumulate, pairwise, product
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from reshard_conformance.contract import Group, Item
 
-__all__ = ["Box", "Call", "Layout", "Reader", "Refusal", "Side", "lengths"]
+__all__ = ["Box", "Call", "Kind", "Layout", "Reader", "Refusal", "Runs", "Side", "lengths", "section"]
 
 Box: TypeAlias = tuple[tuple[int, int], ...]
+#: What a rank holds of a tensor dim: nonempty intervals, one after another.
+Runs: TypeAlias = list[tuple[int, int]]
+#: What a placement cuts by itself: so many chunks (a split factor; 1 if it is plain), or segments of these sizes.
+Kind: TypeAlias = int | tuple[int, ...]
 
 
 class Refusal(ValueError):  # noqa: N818 - the specification's word
@@ -26,11 +31,12 @@ class Refusal(ValueError):  # noqa: N818 - the specification's word
 
 
 class Layout(NamedTuple):
-    """A mesh, row-major, and the tensor dim that each of its dims shards (None: it replicates)."""
+    """A mesh, row-major, and the tensor dim that each of its dims shards (None: it replicates), and into what by itself."""
 
     ranks: tuple[int, ...]
     grid: tuple[int, ...]
     dims: tuple[int | None, ...]
+    kinds: tuple[Kind, ...] = ()
 
     def coordinates(self) -> Iterable[tuple[int, tuple[int, ...]]]:
         """Every rank with its coordinate."""
@@ -92,8 +98,20 @@ class Reader:
 
     def read_layout(self, mesh: Any, placements: Sequence[Any], shape: tuple[int, ...] | None) -> Layout:
         ndim = None if shape is None else len(shape)
-        dims = tuple(self.shard_dim(p.dim, ndim) if isinstance(p, Shard) else None for p in placements)
-        return Layout(tuple(mesh.mesh.flatten().tolist()), tuple(mesh.mesh.shape), dims)
+        dims = tuple(None if isinstance(p, Replicate) else self.shard_dim(p.dim, ndim) for p in placements)
+        kinds = tuple(map(self.read_kind, placements))
+        for place, (dim, kind) in enumerate(zip(dims, kinds, strict=True)):
+            if isinstance(kind, tuple) and (dim in dims[:place] or not kind or min(kind) < 0):
+                raise Refusal(
+                    "placement", f"segments {kind} of tensor dim {dim}, which is to be cut for the first time"
+                )
+        return Layout(tuple(mesh.mesh.flatten().tolist()), tuple(mesh.mesh.shape), dims, kinds)
+
+    def read_kind(self, placement: Any) -> Kind:
+        """What the placement cuts by itself."""
+        if isinstance(placement, _StridedShard):
+            return int(placement.split_factor)
+        return getattr(placement, "sizes", 1)
 
     def shard_dim(self, dim: int, ndim: int | None) -> int:
         """A shard dim counted from the front."""
@@ -102,8 +120,8 @@ class Reader:
         return dim if ndim is None else dim % ndim
 
     def check_kind(self, placement: Any, group: Group) -> None:
-        if type(placement) not in {Shard, Replicate}:
-            raise Refusal("placement", f"rank {group.rank}: {placement} is neither Shard nor Replicate")
+        if type(placement) not in {Shard, Replicate, _StridedShard} and not hasattr(placement, "sizes"):
+            raise Refusal("placement", f"rank {group.rank}: {placement} is neither a shard nor Replicate")
 
     def check_layout(self, layout: Layout, group: Group) -> None:
         if len(layout.dims) != len(layout.grid):
@@ -152,10 +170,19 @@ class Reader:
     def check_shape(self, side: Side, call: Call, group: Group) -> str:
         if side.tensor is not None and tuple(side.tensor.shape) != call.shape:
             return f"has global shape {tuple(side.tensor.shape)}, expected {call.shape}"
-        expected = lengths(self.boxes(side.layout, call.shape).get(group.rank, ()))
+        wrong = self.check_segments(side.layout, call.shape)
+        if wrong:
+            return wrong
+        expected = tuple(sum(lengths(runs)) for runs in self.runs(side.layout, call.shape).get(group.rank, ()))
         if side.local is None or tuple(side.local.shape) == expected:
             return ""
         return f"has local shape {tuple(side.local.shape)}, expected {expected}"
+
+    def check_segments(self, layout: Layout, shape: tuple[int, ...]) -> str:
+        for dim, kind in zip(layout.dims, layout.kinds, strict=True):
+            if dim is not None and isinstance(kind, tuple) and sum(kind) != shape[dim]:
+                return f"has segments {kind} for a dim of {shape[dim]}"
+        return ""
 
     def pieces(self, low: int, high: int, parts: int) -> list[tuple[int, int]]:
         """What torch.chunk makes of an interval."""
@@ -166,20 +193,44 @@ class Reader:
         """The mesh dims in the order in which they cut."""
         return range(len(layout.grid))
 
-    def boxes(self, layout: Layout, shape: tuple[int, ...]) -> dict[int, Box]:
-        """What each rank of a layout holds."""
+    def runs(self, layout: Layout, shape: tuple[int, ...]) -> dict[int, list[Runs]]:
+        """What each rank of a layout holds of every tensor dim."""
         found = {}
         for rank, coordinate in layout.coordinates():
-            box = [(0, size) for size in shape]
+            held = [[(0, size)] for size in shape]
             for mesh_dim in self.mesh_dims(layout):
                 dim = layout.dims[mesh_dim]
                 if dim is not None:
-                    box[dim] = self.pieces(*box[dim], layout.grid[mesh_dim])[coordinate[mesh_dim]]
-            found[rank] = tuple(box)
+                    held[dim] = self.cut(held[dim], layout, mesh_dim, coordinate[mesh_dim])
+            found[rank] = held
         return found
 
+    def cut(self, runs: Runs, layout: Layout, mesh_dim: int, index: int) -> Runs:
+        """What a mesh dim leaves of some runs at an index: its piece of each part, in their order."""
+        parts = self.parts(layout.kinds[mesh_dim], sum(lengths(runs)))
+        places = [self.pieces(*part, layout.grid[mesh_dim])[index] for part in parts]
+        return [run for place in places for run in section(runs, *place)]
 
-def lengths(box: Box) -> tuple[int, ...]:
+    def parts(self, kind: Kind, size: int) -> Runs:
+        """What is cut by itself of a list of so many elements."""
+        return self.pieces(0, size, kind) if isinstance(kind, int) else list(pairwise(accumulate(kind, initial=0)))
+
+    def boxes(self, layout: Layout, shape: tuple[int, ...]) -> dict[int, list[Box]]:
+        """What each rank of a layout holds, as boxes."""
+        return {rank: list(product(*runs)) for rank, runs in self.runs(layout, shape).items()}
+
+
+def section(runs: Sequence[tuple[int, int]], low: int, high: int) -> Runs:
+    """The elements `low` to `high` of some runs."""
+    found = []
+    for start, end in runs:
+        first, last = start + max(low, 0), min(start + high, end)
+        found += [(first, last)] if first < last else []
+        low, high = low - (end - start), high - (end - start)
+    return found
+
+
+def lengths(box: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     return tuple(high - low for low, high in box)
 
 

@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
 
 from reshard_conformance.contract import Claims, Communicator, Group, Item, Level, Profile, Stream
-from reshard_conformance.mutants.calls import Box, Call, Layout, Reader, Refusal, Side, lengths
+from reshard_conformance.mutants.calls import Box, Call, Layout, Reader, Refusal, Runs, Side, lengths
 
 __all__ = ["Message", "Piece", "Plain", "Posting", "State", "breaks"]
 
@@ -63,7 +64,7 @@ class Plain(Reader):
     breaks = ""
     claims = Claims(
         Level.L3,
-        frozenset({Profile.CORE, Profile.EFFICIENT, Profile.BATCH, Profile.LIFECYCLE, Profile.AGREEMENT}),
+        frozenset(Profile) - {Profile.LARGE, Profile.STREAMS, Profile.FAULTS},
         frozenset({"sim", "nccl"}),
     )
 
@@ -199,9 +200,9 @@ class Plain(Reader):
         for number, members in enumerate(self.groups(call.dst.layout)):
             for receiver in self.receivers(members):
                 for holders in self.groups(call.src.layout):
-                    box = common(held[holders[0]], wanted[receiver])
-                    if math.prod(lengths(box)):
-                        messages.append(Message(self.holder(holders, receiver, number + turn), receiver, box))
+                    sender = self.holder(holders, receiver, number + turn)
+                    boxes = [common(*pair) for pair in product(held[holders[0]], wanted[receiver])]
+                    messages += [Message(sender, receiver, box) for box in boxes if math.prod(lengths(box))]
         return messages
 
     def receivers(self, members: Sequence[int]) -> Sequence[int]:
@@ -265,8 +266,8 @@ class Plain(Reader):
         """The view of a local tensor that a message is about."""
         if side.local is None:
             raise Refusal("missing", f"rank {rank}: {side.name} has no tensor")
-        own = self.boxes(side.layout, shape)[rank]
-        return side.local[tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(message.box, own, strict=True))]
+        places = map(place, self.runs(side.layout, shape)[rank], message.box)
+        return side.local[tuple(slice(*interval) for interval in places)]
 
     def pack(self, view: torch.Tensor, call: Call, message: Message | None, group: Group) -> torch.Tensor:
         """The bytes of a view in row-major order, its own memory where that has them so, for a message or to all."""
@@ -331,6 +332,16 @@ class Plain(Reader):
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a contiguous tensor; strides of dims of size 1, which may be odd, play no part."""
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
+def place(runs: Runs, interval: tuple[int, int]) -> tuple[int, int]:
+    """Where an interval of one of the runs lies in the list of them all."""
+    before = 0
+    for low, high in runs:
+        if low <= interval[0] < high:
+            return before + interval[0] - low, before + interval[1] - low
+        before += high - low
+    raise ValueError(f"{interval} is not in {runs}")
 
 
 def common(one: Box, other: Box) -> Box:

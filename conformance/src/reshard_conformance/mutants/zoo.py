@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from reshard_conformance.contract import Level, Profile
-from reshard_conformance.mutants import keeping, moving, refusing
+from reshard_conformance.mutants import keeping, moving, placing, refusing
 from reshard_conformance.mutants.plain import Plain
 from reshard_conformance.plan import SIZES, Chunk, plan
 from reshard_conformance.profiles import PROPERTIES
@@ -21,7 +21,7 @@ __all__ = ["MUTANTS", "Kill", "hunt"]
 
 MUTANTS: dict[str, type[Plain]] = {
     kind.name: kind
-    for module in (moving, refusing, keeping)
+    for module in (moving, placing, refusing, keeping)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Plain) and kind is not Plain
 }
