@@ -6,9 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from restripe import spelling
 from restripe.layout import Layout, Mesh
+from restripe.segmented import Segmented
 from restripe.spelling import SpellingError
 
 from .planning.drawings import Drawn, drawings
@@ -28,6 +30,12 @@ def test_a_layout_is_read_as_it_was_written(drawn: Drawn) -> None:
         assert spelling.layout(spelling.written(layout), None, spelling.told(layout.mesh.ranks)) == layout
 
 
+def test_strided_and_segmented_shards() -> None:
+    found = spelling.layout("2x2x2:SS(-1,4), S(1),SG(0, [6,2,2])")
+    assert found.placements == (_StridedShard(-1, split_factor=4), Shard(1), Segmented(0, (6, 2, 2)))
+    assert spelling.written(found) == "2x2x2:SS(-1,4),S(1),SG(0,[6,2,2])"
+
+
 def test_shapes_and_dtypes() -> None:
     assert spelling.shape("4096x2560") == (4096, 2560)
     assert spelling.shape("0") == (0,)
@@ -45,7 +53,7 @@ def test_shapes_and_dtypes() -> None:
         ),
         (spelling.dtype, "Tensor", "expected torch's name of a dtype, such as bfloat16 or float8_e4m3fn, got 'Tensor'"),
         (spelling.ranks, "7-3", "expected ranks such as 8-15 or 0,2,4-7, got '7-3'"),
-        (spelling.placements, "R,P", r"expected R \(replicates\), or S\(d\) or Sd .*, got 'P'"),
+        (spelling.placements, "R,P", r"expected R \(replicates\), S\(d\) or Sd .*, got 'P'"),
         (spelling.layout, "R,S(0)", r"expected a mesh and its placements, such as 2x4:R,S\(0\), got 'R,S\(0\)'"),
     ],
 )

@@ -32,7 +32,7 @@ bench = typer.Typer(add_completion=False, invoke_without_command=True)
 app.add_typer(bench, name="bench")
 
 DEFAULT = Rates()
-LAYOUT = "as mesh:placements, such as 2x4:R,S(0): one R (replicates) or S(d) (shards tensor dim d) for each mesh dim"
+LAYOUT = "as mesh:placements, such as 2x4:R,S(0): for each mesh dim R (replicates), S(d) (shards tensor dim d), SS(d,k) (strided) or SG(d,[a,b]) (segmented)"
 DEGREES = "degrees of parallelism joined by x, of PP, DP, EP, ETP and TP"
 
 Latency = Annotated[float, typer.Option(help="us until a submission's first byte moves, and again until a fan-out's.")]

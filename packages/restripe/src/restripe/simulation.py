@@ -8,8 +8,9 @@ layouts that differ only in which ranks stand where, in the same order, count as
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from restripe.layout import Layout, Mesh
+from restripe.layout import Layout
 from restripe.mapping import Move
 from restripe.totals import Totals
 from restripe.traffic import PlanFaultError, Traffic, plans, relabelled, traffic
@@ -49,7 +50,7 @@ def ordered(src: Layout, dst: Layout) -> tuple[Layout, Layout, dict[int, int]]:
     ranks = sorted({*src.mesh.ranks, *dst.mesh.ranks})
     place = {rank: number for number, rank in enumerate(ranks)}
     first, second = (
-        Layout(Mesh(each.mesh.shape, tuple(place[rank] for rank in each.mesh.ranks)), each.placements)
+        Layout(replace(each.mesh, ranks=tuple(place[rank] for rank in each.mesh.ranks)), each.placements)
         for each in (src, dst)
     )
     return first, second, dict(enumerate(ranks))

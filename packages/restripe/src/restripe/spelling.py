@@ -8,11 +8,15 @@ from collections.abc import Sequence
 
 import torch
 from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.placement_types import Placement
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from restripe.layout import Layout, Mesh
+from restripe.segmented import Segmented
 
 _SHARD = re.compile(r"S(?:\((-?\d+)\)|(\d+))")
+_STRIDED = re.compile(r"SS\((-?\d+),\s*(\d+)\)")
+_SEGMENTED = re.compile(r"SG\((-?\d+),\s*\[([\d,\s]+)\]\)")
+_BETWEEN = re.compile(r",(?![^(]*\))")  # the commas outside of brackets
 _SIZES = re.compile(r"\d+(x\d+)*")
 _RANKS = re.compile(r"(\d+)(?:-(\d+))?")
 
@@ -51,18 +55,22 @@ def ranks(text: str) -> tuple[int, ...]:
 
 def placements(text: str) -> tuple[Placement, ...]:
     """The placements of `R,S(0)`, one a mesh dim."""
-    return tuple(_placement(part.strip()) for part in text.split(","))
+    return tuple(_placement(part.strip()) for part in _BETWEEN.split(text))
 
 
 def _placement(text: str) -> Placement:
     if text == "R":
         return Replicate()
-    match = _SHARD.fullmatch(text)
-    if match is None:
-        raise SpellingError(
-            f"expected R (replicates), or S(d) or Sd (shards tensor dim d), one a mesh dim and joined by commas, got {text!r}"
-        )
-    return Shard(int(match[1] or match[2]))
+    if match := _SHARD.fullmatch(text):
+        return Shard(int(match[1] or match[2]))
+    if match := _STRIDED.fullmatch(text):
+        return _StridedShard(int(match[1]), split_factor=int(match[2]))
+    if match := _SEGMENTED.fullmatch(text):
+        return Segmented(int(match[1]), [int(size) for size in match[2].split(",") if size.strip()])
+    raise SpellingError(
+        "expected R (replicates), S(d) or Sd (shards tensor dim d), SS(d,k) (_StridedShard of split_factor k) or "
+        f"SG(d,[a,b]) (segments of a and b elements), one a mesh dim and joined by commas, got {text!r}"
+    )
 
 
 def layout(text: str, mesh: str | None = None, on: str | None = None, *, first: int = 0) -> Layout:
@@ -92,9 +100,11 @@ def written(layout: Layout) -> str:
 
 def spelled(placement: Placement) -> str:
     """A placement as the case files write it."""
-    if isinstance(placement, Replicate):
-        return "R"
-    return f"S({placement.dim})" if type(placement) is Shard else repr(placement)
+    if isinstance(placement, _StridedShard):
+        return f"SS({placement.dim},{placement.split_factor})"
+    if isinstance(placement, Segmented):
+        return f"SG({placement.dim},[{','.join(map(str, placement.sizes))}])"
+    return f"S({placement.dim})" if isinstance(placement, Shard) else "R"
 
 
 def told(members: Sequence[int]) -> str:

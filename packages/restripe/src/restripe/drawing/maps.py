@@ -92,7 +92,8 @@ def _discs(
     axes: Axes, view: View, box: Box, ranks: Sequence[int], parts: Mapping[int, list[Box]], colours: Colours
 ) -> None:
     """The holders' discs: each on the part that it takes where they share the box out, else in rows; joined where they take."""
-    spots = [_hull(parts[rank]) for rank in ranks if parts.get(rank)]
+    taken = [[part for part in parts.get(rank, ()) if _inside(part, box)] for rank in ranks]
+    spots = [_hull(mine) for mine in taken if mine]
     if len(ranks) > 1 and len(set(spots)) == len(ranks):
         places = [_middle(spot) for spot in spots]
         size = min(_size(view, spot, 1, 1) for spot in spots)
@@ -133,6 +134,10 @@ def _points(view: View, box: Box) -> tuple[float, float]:
 def _middle(box: Box) -> tuple[float, float]:
     (top, bottom), (left, right) = box
     return (left + right) / 2, (top + bottom) / 2
+
+
+def _inside(part: Box, box: Box) -> bool:
+    return all(low <= lo and hi <= high for (lo, hi), (low, high) in zip(part, box, strict=True))
 
 
 def _hull(boxes: Sequence[Box]) -> Box:

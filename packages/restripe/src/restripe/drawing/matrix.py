@@ -22,11 +22,12 @@ def unit(most: float) -> tuple[int, str]:
     return next(((size, name) for size, name in UNITS if most >= size), UNITS[-1])
 
 
-def brief(size: float) -> str:
-    """At most four characters; nothing for what is too small to be shown so."""
-    if size < 0.005:
+def brief(size: int, scale: int) -> str:
+    """A size in a unit, in at most four characters; nothing for what is too small to be shown so."""
+    shown = size / scale
+    if shown < 0.005:
         return ""
-    return f"{size:.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
+    return f"{shown:.{0 if scale == 1 or shown >= 99.95 else 1 if shown >= 9.995 else 2}f}"
 
 
 def draw_matrix(
@@ -44,14 +45,14 @@ def draw_matrix(
     axes.imshow(grid, extent=(0, len(receivers), len(senders), 0), aspect="auto", interpolation="nearest")
     for pair, shade in shades.items() if fits else ():
         middle = column[pair[1]] + 0.5, row[pair[0]] + 0.5
-        _number(axes, middle, brief(sent[pair] / scale), font, ink(shade))
+        _number(axes, middle, brief(sent[pair], scale), font, ink(shade))
     _frame(axes, senders, receivers, colours)
     if fits:
         right, below = 1.06 * len(column), 1.045 * len(row)
         for rank, place in row.items():
-            _number(axes, (right, place + 0.5), brief(sums[0][rank] / scale), font, DARK)
+            _number(axes, (right, place + 0.5), brief(sums[0][rank], scale), font, DARK)
         for rank, place in column.items():
-            _number(axes, (place + 0.5, below), brief(sums[1][rank] / scale), font, DARK)
+            _number(axes, (place + 0.5, below), brief(sums[1][rank], scale), font, DARK)
         _number(axes, (right, below), "sum", font, DARK)
     stays = ", grey stays on the rank" if len(crossings(sent)) < len(sent) else ""
     title = f"Who sends how much to whom, in {name}\nrows send, columns receive{stays}"
