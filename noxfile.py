@@ -84,6 +84,14 @@ def gpu_mutants(session: nox.Session) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """Time planning against the tests' quadratic planner and simulate whole models; needs no GPU. -- --out DIR for the files."""
+    prepare(session, "torch==2.13.0", "numpy", "typer", "rich", "matplotlib")
+    session.env["PYTHONPATH"] = f"{ROOT / BENCHMARKS}{os.pathsep}{session.env['PYTHONPATH']}"
+    session.run("python", "-m", "plan_bench", *session.posargs)
+
+
+@nox.session
 def gpu_bench(session: nox.Session) -> None:
     """Time restripe beside raw NCCL, peer copies and other libraries, on every GPU of this host."""
     prepare(session, "torch==2.13.0", "numpy", "typer", "rich", "matplotlib", "nccl4py[cu13]")
