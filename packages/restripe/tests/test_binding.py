@@ -14,9 +14,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from torch.distributed.tensor import Shard as Placed
+from torch.distributed.tensor.placement_types import _StridedShard
 
-from restripe.binding import Buffer, Copy, Geometry, Round, Shard, Span, View, bind, merged
-from restripe.planning import FanOutKind, RankPlan, plan, rounds
+from restripe.binding import Buffer, Copy, Gather, Geometry, Round, Shard, Span, Spread, View, bind, copies, merged
+from restripe.layout import Layout, Mesh
+from restripe.planning import FanOut, RankPlan, plan, rounds
 
 from .planning.drawings import Drawn, drawings
 from .planning.judge import Side, owned
@@ -187,21 +190,34 @@ def play(steps: list[Round], world: list[Rank]) -> None:
 
 def fan_out(steps: list[Round], world: list[Rank]) -> None:
     """Each rank takes from the others' memories what it does not bring itself."""
-    brought = {
-        (place, one.split): world[place].read(one.stripe if one.fan_out.kind is FanOutKind.ALL_GATHER else one.whole)
-        for place, step in enumerate(steps)
-        for one in step.rebuilds
-        if one.fan_out.kind is FanOutKind.ALL_GATHER or one.fan_out.index == 0
-    }
+    brought: dict[tuple[int, int, int], torch.Tensor] = {}
+    for place, step in enumerate(steps):
+        for one in step.rebuilds:
+            fan = rebuilt(world[place], one.split)
+            if isinstance(one, Gather) or one.root == fan.index:
+                brought[place, one.split, fan.index] = world[place].read(one.stripe)
     for rank, step in zip(world, steps, strict=True):
-        for split, fan, whole, stripe in step.rebuilds:
-            members = fan.members if fan.kind is FanOutKind.ALL_GATHER else fan.members[:1]
-            for index, member in enumerate(members):
-                size = whole.length // len(members)
-                part = whole._replace(offset=whole.offset + index * size, length=size)
-                in_place = part == stripe or fan.kind is FanOutKind.BROADCAST
-                if index != fan.index or not in_place:
-                    rank.write(part, brought[member, split])
+        for one in step.rebuilds:
+            fan = rebuilt(rank, one.split)
+            for index, part in parts(one, len(fan.members)):
+                if index != fan.index or part != one.stripe:
+                    rank.write(part, brought[fan.members[index], one.split, index])
+
+
+def rebuilt(rank: Rank, tensor: int) -> FanOut:
+    found = rank.plans[tensor].fan_out
+    assert found is not None
+    return found
+
+
+def parts(one: Gather | Spread, members: int) -> Iterator[tuple[int, Span]]:
+    """What a fan-out brings from which member, and where to."""
+    if isinstance(one, Spread):
+        yield one.root, one.stripe
+        return
+    size = one.whole.length // members
+    for index in range(members):
+        yield index, one.whole._replace(offset=one.whole.offset + index * size, length=size)
 
 
 PROPERTIES = settings(
@@ -209,7 +225,7 @@ PROPERTIES = settings(
 )
 UNEVEN = Submission(
     Drawn(4, (5, 3), Side((2,), (1, 0), (0,)), Side((2,), (2, 3), (None,))), (16, 2), seed=3, budget=7
-)  # broadcast of broken shards, in slices
+)  # stripes of broken shards, in slices
 
 
 @pytest.mark.requirement("RS-EXACT-1", "RS-EXACT-5", "RS-EXACT-7", "RS-BATCH-1")
@@ -231,13 +247,18 @@ def test_every_element_of_a_destination_is_written_once_with_its_value_and_nothi
                 assert torch.equal(local(rank, 2 * n + 1, rank.values), wanted)
 
 
+def target(one: Gather | Spread) -> Span:
+    """What a fan-out writes."""
+    return one.whole if isinstance(one, Gather) else one.stripe
+
+
 def used(step: Round) -> set[int]:
     """The memories that a round reads or writes."""
     copies = [view.memory for copy in (*step.packs, *step.unpacks, *step.finishes) for view in copy]
     return {
         *copies,
         *(span.memory for span, _ in (*step.sends, *step.receives)),
-        *(r.whole.memory for r in step.rebuilds),
+        *(target(one).memory for one in step.rebuilds),
     }
 
 
@@ -253,7 +274,7 @@ def test_buffers_are_dropped_in_the_round_that_needs_them_last(given: Submission
         for memory, end in ended:
             at = [number for number, step in enumerate(rank.program) if memory in used(step)]
             assert begun[memory] <= at[0] <= at[-1] == end
-            stands_in = any(one.whole.memory == memory for step in rank.program for one in step.rebuilds)
+            stands_in = any(target(one).memory == memory for step in rank.program for one in step.rebuilds)
             assert stands_in or begun[memory] == end
 
 
@@ -371,14 +392,54 @@ def test_a_geometry_knows_its_extent_and_whether_it_is_contiguous(
     assert Geometry.of(sizes, lies, 16) == ((*sizes, 2), (*(2 * step for step in lies), 1), 8)
 
 
-def test_the_views_of_a_region_are_one_a_box_in_row_major_order() -> None:
-    shard = Shard(3, Geometry.of((4, 6), (6, 1), 4), (((10, 12), (20, 22)), ((3, 9),)))
-    assert list(shard.views((((11, 12), (20, 21)), ((4, 6), (7, 9))))) == [
-        View(3, offset, (1, 2), (6, 1)) for offset in (7, 10, 13, 16)
+OWNED = (((10, 12), (20, 22)), ((3, 9),))
+MINE = Shard(3, Geometry.of((4, 6), (6, 1), 4), OWNED)
+
+
+def test_a_part_is_a_span_where_it_is_adjacent_in_memory() -> None:
+    assert MINE.span((((11, 12), (20, 21)), ((3, 9),))) == Span(3, 6 * 4, 12 * 4)
+    assert MINE.span((((20, 21),), ((4, 8),))) == Span(3, 13 * 4, 4 * 4)
+    assert MINE.span((((11, 12), (20, 21)), ((3, 8),))) is None
+    assert MINE.span((((10, 11), (20, 21)), ((3, 9),))) is None
+    assert MINE._replace(offset=100).span(OWNED) == Span(3, 400, 24 * 4)
+    wide = MINE._replace(geometry=Geometry.of((4, 6), (6, 1), 16))
+    assert wide.span((((20, 22),), ((3, 9),))) == Span(3, 2 * 6 * 16, 2 * 6 * 16)
+    assert wide.span((((20, 22),), ((8, 9),))) is None
+
+
+def test_a_part_in_several_runs_is_copied_in_few_views() -> None:
+    other = Shard(1, Geometry.of((30, 9), (1, 30), 4), (((0, 30),), ((0, 9),)))
+    part = (((10, 11), (20, 21)), ((3, 5), (7, 9)))
+    assert list(copies(MINE, other, part)) == [
+        (View(3, 0, (2, 1, 2, 2), (12, 6, 4, 1)), View(1, 100, (2, 1, 2, 2), (10, 1, 120, 30)))
     ]
-    wide = shard._replace(geometry=Geometry.of((4, 6), (6, 1), 16))
-    assert list(wide.views((((20, 22),), ((8, 9),)))) == [View(3, 2 * 17, (2, 1, 2), (12, 2, 1))]
+    wide = [each._replace(geometry=Geometry.of((4, 6), (6, 1), 16)) for each in (MINE, MINE._replace(memory=4))]
+    assert list(copies(wide[0], wide[1], (((20, 22),), ((8, 9),)))) == [
+        (View(3, 34, (2, 1, 2), (12, 2, 1)), View(4, 34, (2, 1, 2), (12, 2, 1)))
+    ]
 
 
 def test_the_region_of_a_tensor_without_dims_is_one_view() -> None:
-    assert list(Shard(1, Geometry.of((), (), 4), ()).views(())) == [View(1, 0, (), ())]
+    one = Shard(1, Geometry.of((), (), 4), ())
+    assert list(copies(one, one, ())) == [(View(1, 0, (), ()), View(1, 0, (), ()))]
+    assert one.span(()) == Span(1, 0, 4)
+
+
+def test_thousands_of_runs_are_one_copy() -> None:
+    """Of 8192 runs of two elements, those of one peer lie adjacent at the source, and evenly at the destination."""
+    src = Layout(Mesh((4,), (0, 1, 2, 3)), (_StridedShard(0, split_factor=8192),))
+    dst = Layout(Mesh((4,), (4, 5, 6, 7)), (Placed(0),))
+    sends, receives = (bound_alone(src, dst, rank) for rank in (1, 6))
+    assert not sends.packs
+    assert sends.sends == [(Span(0, 4096 * 4 * n, 4096 * 4), 4 + n) for n in range(4)]
+    assert receives.unpacks == [(View(1, 0, (4, 2048, 2), (2, 8, 1)), View(2, 0, (4, 2048, 2), (4096, 2, 1)))]
+
+
+def bound_alone(src: Layout, dst: Layout, rank: int) -> Round:
+    """The one round of a rank with row-major tensors of 65536 elements in all, of 4 bytes."""
+    planned = plan(src, dst, (65536,), rank)
+    lies = [
+        None if region is None else Geometry.of((16384,), (1,), 4) for region in (planned.source, planned.destination)
+    ]
+    (step,) = bind([planned], rounds([planned], [4], WHOLE), [(lies[0], lies[1])], [0]).rounds
+    return step

@@ -12,9 +12,9 @@ import torch
 from torch.distributed import _functional_collectives
 
 from restripe.arguments import addresses
-from restripe.binding import Buffer, Program, Rebuild, Round, Span, View
+from restripe.binding import Buffer, Gather, Program, Round, Span, Spread, View
 from restripe.execution import execute
-from restripe.planning import FanOut, FanOutKind, Reason, plan
+from restripe.planning import Reason, plan
 
 from .conftest import Worlds
 from .moves import Maker, Move, Side, bits, contiguous, poisoned
@@ -24,7 +24,7 @@ from .world import Group
 MOVES = {
     Reason.POINT: Move((6, 4), Side([0, 1], (0,)), Side([3, 2], (1,))),
     Reason.STRIPED: Move((6, 3), Side([0, 1], (0,)), Side([2, 3], (None,))),
-    Reason.UNEVEN: Move((5, 3), Side([1, 0], (0,)), Side([2, 3], (None,))),
+    Reason.RAGGED: Move((5, 3), Side([1, 0], (0,)), Side([2, 3], (None,))),
     Reason.STAGING: Move((4, 6), Side([0, 1, 2], (1,)), Side([[1, 3], [0, 2]], (None, 1))),
     Reason.LOCAL: Move((5, 3), Side([0, 1, 3], (None,)), Side([3, 1], (0,))),
 }
@@ -266,14 +266,13 @@ def run(step: Round, tensors: list[torch.Tensor | None], base: Any, replicas: li
     execute(Program([step], 3, makes=True), tensors, addresses(tensors), base, replicas, stream)
 
 
-FAN_OUT = FanOut(FanOutKind.ALL_GATHER, (0, 1), 1)
 TURN = Round(  # 3 columns of 2 rows are packed from memory 0, and 2 are unpacked to memory 1
     buffers=[Buffer(2, 5, 1)],
     packs=[(View(2, 0, (3,), (1,)), View(0, 1, (3,), (2,)))],
     sends=[(Span(2, 0, 3), 1)],
     receives=[(Span(2, 3, 2), 1)],
     unpacks=[(View(1, 2, (2,), (2,)), View(2, 3, (2,), (1,)))],
-    rebuilds=[Rebuild(0, FAN_OUT, Span(1, 0, 4), Span(1, 2, 2))],
+    rebuilds=[Gather(0, Span(1, 0, 4), Span(1, 2, 2))],
     drops=[2],
 )
 
@@ -289,18 +288,18 @@ def test_a_round_packs_exchanges_unpacks_and_rebuilds(mode: type) -> None:
     assert replicas.calls == [("group",), ("all_gather", [0, 0, 9, 0], [9, 0], stream), ("end",)]
 
 
-def test_a_round_without_messages_submits_none_and_a_broadcast_comes_from_the_first_member() -> None:
+def test_a_round_without_messages_submits_none_and_every_stripe_is_broadcast_by_its_member() -> None:
     src, dst = torch.arange(4, dtype=torch.int16), torch.zeros(5, dtype=torch.int16)
     base, replicas = wire(), wire()
-    fan_out = replace(FAN_OUT, kind=FanOutKind.BROADCAST)
     step = Round(
         packs=[(View(1, 0, (2,), (2,)), View(0, 0, (2,), (1,))), (View(1, 1, (), ()), View(0, 3, (), ()))],
-        rebuilds=[Rebuild(0, fan_out, Span(1, 0, 6), Span(1, 3, 3))],
+        rebuilds=[Spread(0, 0, Span(1, 0, 4)), Spread(0, 2, Span(1, 4, 2))],
         finishes=[(View(1, 4, (), ()), View(0, 2, (), ()))],
     )
     run(step, [src, dst], base, [replicas])
     assert base.calls == []
-    assert replicas.calls == [("group",), ("broadcast", [0, 0, 3, 0, 1, 0], 0, None), ("end",)]
+    stripes = [("broadcast", [0, 0, 3, 0], 0, None), ("broadcast", [1, 0], 2, None)]
+    assert replicas.calls == [("group",), *stripes, ("end",)]
     assert dst.tolist() == [0, 3, 1, 0, 2]
 
 
@@ -331,7 +330,7 @@ def test_a_transport_with_post_is_given_addresses_and_lengths() -> None:
 def test_the_fan_outs_of_one_split_go_in_one_group() -> None:
     dst = torch.zeros(8, dtype=torch.int8)
     splits = wire(), wire()
-    rebuilds = [Rebuild(at // 2, FAN_OUT, Span(1, 2 * at, 2), Span(1, 2 * at + 1, 1)) for at in range(4)]
+    rebuilds: list[Gather | Spread] = [Gather(at // 2, Span(1, 2 * at, 2), Span(1, 2 * at + 1, 1)) for at in range(4)]
     run(Round(rebuilds=rebuilds), [None, dst], wire(), list(splits))
     assert [[name for name, *_ in one.calls] for one in splits] == [["group", "all_gather", "all_gather", "end"]] * 2
 

@@ -11,7 +11,8 @@ import torch
 
 from reshard_conformance.memory import Meter
 from restripe import Item, Resharder
-from restripe.binding import Geometry, Shard
+from restripe.binding import Shard
+from restripe.cuts import lengths
 from restripe.planning import Message, plan
 from restripe.staging import geometry
 
@@ -48,10 +49,9 @@ def staged(move: Move, group: Group, src: torch.Tensor | None, dst: torch.Tensor
 
 
 def broken(shard: Shard, messages: Sequence[Message]) -> int:
-    """Bytes of the pieces of messages that are not contiguous in the shard."""
-    size = shard.geometry.itemsize
-    pieces = [Geometry(view.sizes, view.strides, size) for message in messages for view in shard.views(message.region)]
-    return sum(prod(piece.sizes) * size for piece in pieces if not piece.contiguous)
+    """Bytes of the messages that are not contiguous in the shard."""
+    regions = [message.region for message in messages]
+    return sum(prod(lengths(region)) * shard.geometry.itemsize for region in regions if shard.span(region) is None)
 
 
 @pytest.mark.requirement("RS-TRAFFIC-3")

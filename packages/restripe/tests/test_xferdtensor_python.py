@@ -149,12 +149,13 @@ def test_two_worlds_choose_alike(worlds: Worlds) -> None:
 
 @pytest.mark.requirement("RS-UPSTREAM-6", "RS-UPSTREAM-9")
 @pytest.mark.parametrize(("mesh", "first"), [([[3, 1], [2, 4]], {3, 2}), ([[4, 2], [1, 3]], {4, 1})])
-@pytest.mark.parametrize("shape", [(5, 3), (3, 1)])
+@pytest.mark.parametrize(("shape", "dim"), [((4, 6), 1), ((2, 1), 0)])
 def test_the_member_at_coordinate_0_receives_and_broadcasts(
-    worlds: Worlds, mesh: list[list[int]], first: set[int], shape: tuple[int, ...]
+    worlds: Worlds, mesh: list[list[int]], first: set[int], shape: tuple[int, ...], dim: int
 ) -> None:
-    world = worlds(5)
-    Move(shape, Side([0], (None,)), Side(mesh, (0, None)), torch.int8).run(world)
+    """Broken at both ends, and shards of one element."""
+    world = worlds(7)
+    Move(shape, Side([0, 5, 6], (dim,)), Side(mesh, (dim, None)), torch.int8).run(world)
     assert {rank for rank, _ in called(world, "recv")} == first
     roots = {rank for rank, event in called(world, "broadcast") if event.rank == event.peer}
     assert roots == first
@@ -162,27 +163,32 @@ def test_the_member_at_coordinate_0_receives_and_broadcasts(
 
 
 STRIPES = [
-    ((8, 3), Side([0, 1], (0,)), Side([2, 3], (None,)), True),
-    ((8, 3), Side([0, 1], (1,)), Side([2, 3], (None,)), True),  # broken where it lands, whole where it comes from
-    ((7, 3), Side([0, 1], (0,)), Side([2, 3], (None,)), False),  # an uneven dim 0
-    ((4, 6), Side([0, 1, 4], (1,)), Side([[1, 3], [0, 2]], (None, 1)), False),  # broken at both ends
-    ((6, 3), Side([4], (0,)), Side([[0, 1], [2, 3]], (0, None)), False),  # 3 rows a shard for 2 replicas
-    ((5, 3), Side([4], (0,)), Side([[0], [1], [2]], (None, 1)), False),  # 5 rows for 3 replicas
-    ((4, 3), Side([4], (0,)), Side([[0, 1], [2, 3]], (0, None)), True),
-    ((2, 3), Side([4], (0,)), Side([[0, 1], [2, 3], [5, 6]], (0, None)), False),  # 1 row for 2; the last shard is empty
-    ((4, 3), Side([4], (0,)), Side([[0, 1], [2, 3], [5, 6]], (0, None)), True),  # 2, 2 and an empty shard
+    ((8, 3), Side([0, 1], (0,)), Side([2, 3], (None,)), "all_gather", {2, 3}),
+    ((8, 3), Side([0, 1], (1,)), Side([2, 3], (None,)), "all_gather", {2, 3}),  # broken only where it lands
+    ((7, 3), Side([0, 1], (0,)), Side([2, 3], (None,)), "broadcast", {2, 3}),  # 4 and 3 rows
+    ((4, 6), Side([0, 1, 4], (1,)), Side([[1, 3], [0, 2]], (None, 1)), "broadcast", {1, 3}),  # broken at both ends
+    ((6, 3), Side([4], (0,)), Side([[0, 1], [2, 3]], (0, None)), "broadcast", {0, 1, 2, 3}),  # 2 and 1 rows a shard
+    ((5, 3), Side([4], (0,)), Side([[0], [1], [2]], (None, 1)), "broadcast", {0, 1, 2}),  # 2, 2 and 1 rows
+    ((4, 3), Side([4], (0,)), Side([[0, 1], [2, 3]], (0, None)), "all_gather", {0, 1, 2, 3}),
+    ((1, 8), Side([4], (0,)), Side([[0, 1], [2, 3]], (1, None)), "all_gather", {0, 1, 2, 3}),  # dim 0 is of no use
+    ((2, 5), Side([4], (0,)), Side([0, 1, 2, 3, 5], (None,)), "broadcast", {0, 1, 2, 3}),  # two rows, each in halves
+    ((2, 3), Side([4], (0,)), Side([[0, 1], [2, 3], [5, 6]], (0, None)), "broadcast", {0, 1, 2, 3}),  # an empty shard
+    ((4, 3), Side([4], (0,)), Side([[0, 1], [2, 3], [5, 6]], (0, None)), "all_gather", {0, 1, 2, 3}),
 ]
 
 
-@pytest.mark.requirement("RS-UPSTREAM-7", "RS-UPSTREAM-9")
-@pytest.mark.parametrize(("shape", "src", "dst", "striped"), STRIPES)
+@pytest.mark.requirement("RS-UPSTREAM-7", "RS-UPSTREAM-8", "RS-UPSTREAM-9")
+@pytest.mark.parametrize(("shape", "src", "dst", "op", "receivers"), STRIPES)
 def test_when_a_destination_is_striped(
-    worlds: Worlds, shape: tuple[int, ...], src: Side, dst: Side, striped: bool
+    worlds: Worlds, shape: tuple[int, ...], src: Side, dst: Side, op: str, receivers: set[int]
 ) -> None:
     world = worlds(7)
     Move(shape, src, dst, torch.int8).run(world)
-    used = {event.op for _, event in called(world, "all_gather", "broadcast")}
-    assert used == ({"all_gather"} if striped else {"broadcast"})
+    calls = called(world, "all_gather", "broadcast")
+    assert {event.op for _, event in calls} == {op}
+    assert {rank for rank, _ in called(world, "recv")} == receivers
+    if op == "broadcast" and len(receivers) > 2:
+        assert {rank for rank, event in calls if event.rank == event.peer} == receivers
 
 
 @pytest.mark.requirement("RS-UPSTREAM-7")

@@ -13,8 +13,9 @@ from itertools import accumulate, product
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from restripe.cuts import Intervals, Region
-from restripe.planning import FanOut, FanOutKind, Part, RankPlan
+from restripe.cuts import Region, lengths
+from restripe.planning import FanOutKind, Part, RankPlan
+from restripe.stretches import Stretch, stretches, within
 
 Sizes = tuple[int, ...]
 
@@ -74,12 +75,19 @@ class Buffer(NamedTuple):
     itemsize: int
 
 
-class Rebuild(NamedTuple):
-    """The fan-out of one tensor: its split's number, this rank's whole destination, and its stripe, here or in the source."""
+class Gather(NamedTuple):
+    """An all-gather of equal stripes: its split's number, this rank's whole destination, its stripe, here or in the source."""
 
     split: int
-    fan_out: FanOut
     whole: Span
+    stripe: Span
+
+
+class Spread(NamedTuple):
+    """A broadcast of one member's stripe: its split's number, the member's, and where the stripe lies."""
+
+    split: int
+    root: int
     stripe: Span
 
 
@@ -95,7 +103,7 @@ class Round:
     sends: list[tuple[Span, int]] = field(default_factory=list)
     receives: list[tuple[Span, int]] = field(default_factory=list)
     unpacks: list[Copy] = field(default_factory=list)
-    rebuilds: list[Rebuild] = field(default_factory=list)
+    rebuilds: list[Gather | Spread] = field(default_factory=list)
     finishes: list[Copy] = field(default_factory=list)
     drops: list[int] = field(default_factory=list)
 
@@ -123,25 +131,48 @@ def posts(step: Round, starts: Sequence[Any]) -> tuple[Posts, Posts]:
 
 
 class Shard(NamedTuple):
-    """The part of a memory that holds a global region, dims in order."""
+    """The part of a memory that holds a global region, dims in order, from an offset in elements on."""
 
     memory: int
     geometry: Geometry
     region: Region
+    offset: int = 0
 
-    def views(self, region: Region) -> Iterator[View]:
-        """The part of the region, a view a box, in the global row-major order that both ends of a message share."""
-        wide = self.geometry.sizes[len(region) :]  # the halves of 16-byte elements
-        for box in product(*region):
-            starts = (_offset(owned, lo) for owned, (lo, _) in zip(self.region, box, strict=True))
-            offset = sum(start * stride for start, stride in zip(starts, self.geometry.strides, strict=False))
-            yield View(self.memory, offset, (*(hi - lo for lo, hi in box), *wide), self.geometry.strides)
+    def span(self, region: Region) -> Span | None:
+        """The part of the region as adjacent bytes, where it lies so."""
+        offset, sizes = self.offset, []
+        for owned, part, stride in zip(self.region, region, self.geometry.strides, strict=False):
+            lies = within(owned, part)
+            if len(lies) != 1:
+                return None
+            offset += lies[0][0] * stride
+            sizes.append(lies[0][1] - lies[0][0])
+        sizes += self.geometry.sizes[len(region) :]  # the halves of 16-byte elements
+        if not _contiguous(sizes, self.geometry.strides):
+            return None
+        return Span(self.memory, offset * self.geometry.itemsize, math.prod(sizes) * self.geometry.itemsize)
+
+    def view(self, stretches: Sequence[Stretch], side: int) -> View:
+        """The pieces that a stretch of each tensor dim visits on this side of a copy."""
+        offset, sizes, strides = self.offset, [], []
+        for (length, starts, pieces, steps), stride in zip(stretches, self.geometry.strides, strict=False):
+            offset += starts[side] * stride
+            if pieces > 1:
+                sizes.append(pieces)
+                strides.append(steps[side] * stride)
+            sizes.append(length)
+            strides.append(stride)
+        more = len(stretches)
+        return View(
+            self.memory, offset, (*sizes, *self.geometry.sizes[more:]), (*strides, *self.geometry.strides[more:])
+        )
 
 
-def _offset(owned: Intervals, position: int) -> int:
-    """Where a global position lies in the local dim."""
-    before = accumulate((hi - lo for lo, hi in owned), initial=0)
-    return next(start + position - lo for (lo, hi), start in zip(owned, before, strict=False) if lo <= position < hi)
+def copies(into: Shard, out: Shard, region: Region) -> Iterator[Copy]:
+    """How the region is copied between two shards that hold it."""
+    sides = zip(into.region, out.region, region, strict=True)
+    for each in product(*(stretches(one, other, part) for one, other, part in sides)):
+        yield into.view(each, 0), out.view(each, 1)
 
 
 def bind(
@@ -192,7 +223,7 @@ class _Binder:
         given = self._given(part, src, dst)
         if src is not None and dst is not None and part.first and given is None:
             for region in plan.copies:
-                self.round.packs += zip(dst.views(region), src.views(region), strict=True)
+                self.round.packs += copies(dst, src, region)
         if src is not None:
             for message in part.of(plan.sends):
                 self.round.sends.append((self._pack(src, message.region), message.peer))
@@ -225,30 +256,27 @@ class _Binder:
         return self.destinations[part.tensor]
 
     def _pack(self, src: Shard, region: Region) -> Span:
-        views = list(src.views(region))
-        span = _span(views, src.geometry.itemsize)
+        span = src.span(region)
         if span is None:
-            span, places = self._stage(views, src.geometry.itemsize)
-            self.round.packs += zip(places, views, strict=True)
+            span, stage = self._stage(src.geometry, region)
+            self.round.packs += copies(stage, src, region)
         return span
 
     def _land(self, dst: Shard, region: Region) -> Span:
-        views = list(dst.views(region))
-        span = _span(views, dst.geometry.itemsize)
+        span = dst.span(region)
         if span is None:
-            span, places = self._stage(views, dst.geometry.itemsize)
-            self.round.unpacks += zip(views, places, strict=True)
+            span, stage = self._stage(dst.geometry, region)
+            self.round.unpacks += copies(dst, stage, region)
         return span
 
-    def _stage(self, views: Sequence[View], itemsize: int) -> tuple[Span, list[View]]:
-        """Room in the round's staging buffer: as one span, and as a place for each view."""
-        memory, start = self.staged.get(itemsize) or (self._memory(), 0)
-        places, end = [], start
-        for view in views:
-            places.append(View(memory, end, view.sizes, _row_major(view.sizes)))
-            end += math.prod(view.sizes)
-        self.staged[itemsize] = memory, end
-        return Span(memory, start * itemsize, (end - start) * itemsize), places
+    def _stage(self, like: Geometry, region: Region) -> tuple[Span, Shard]:
+        """Room for the region in the round's staging buffer, in the row-major order that both ends of a message share."""
+        memory, start = self.staged.get(like.itemsize) or (self._memory(), 0)
+        sizes = (*lengths(region), *like.sizes[len(region) :])
+        elements = math.prod(sizes)
+        self.staged[like.itemsize] = memory, start + elements
+        span = Span(memory, start * like.itemsize, elements * like.itemsize)
+        return span, Shard(memory, Geometry(sizes, _row_major(sizes), like.itemsize), region, start)
 
     def _given(self, part: Part, src: Shard | None, dst: Shard | None) -> Span | None:
         """The stripe as the source holds it, where an all-gather can read it from there: all of it, in one piece."""
@@ -256,20 +284,22 @@ class _Binder:
         gathers = plan.fan_out is not None and plan.fan_out.kind is FanOutKind.ALL_GATHER
         if src is None or dst is None or not gathers or plan.receives or len(plan.copies) != 1:
             return None
-        return _span(list(src.views(plan.copies[0])), src.geometry.itemsize)
+        return src.span(plan.copies[0])
 
     def _complete(self, tensor: int, dst: Shard, given: Span | None) -> None:
         """Rebuild the rest of the destination from its replicas, then hand it to the caller's tensor."""
-        fan_out, size = self.plans[tensor].fan_out, dst.geometry.extent
+        fan_out, split = self.plans[tensor].fan_out, self.splits[tensor]
         if fan_out is None:
             return
-        stripe = size // len(fan_out.members)
-        whole = Span(dst.memory, 0, size)
-        mine = given or Span(dst.memory, stripe * fan_out.index, stripe)
-        self.round.rebuilds.append(Rebuild(self.splits[tensor], fan_out, whole, mine))
+        whole = Span(dst.memory, 0, dst.geometry.extent)
+        stripes = _stripes(whole, fan_out.stripes)
+        if fan_out.kind is FanOutKind.ALL_GATHER:
+            self.round.rebuilds.append(Gather(split, whole, given or stripes[fan_out.index]))
+        else:
+            self.round.rebuilds += [Spread(split, root, each) for root, each in enumerate(stripes) if each.length]
         caller = self.callers.get(tensor)
         if caller is not None:
-            self.round.finishes += zip(caller.views(caller.region), dst.views(dst.region), strict=True)
+            self.round.finishes += copies(caller, dst, dst.region)
             self.round.drops.append(dst.memory)
 
     def _memory(self) -> int:
@@ -277,14 +307,14 @@ class _Binder:
         return self.memories - 1
 
 
-def _span(views: Sequence[View], itemsize: int) -> Span | None:
-    """The views as adjacent bytes, where they are one contiguous piece."""
-    if len(views) != 1 or not _contiguous(views[0].sizes, views[0].strides):
-        return None
-    return Span(views[0].memory, views[0].offset * itemsize, math.prod(views[0].sizes) * itemsize)
+def _stripes(whole: Span, elements: Sequence[int]) -> list[Span]:
+    """A contiguous shard cut into stripes of so many elements, one after another."""
+    size = whole.length // sum(elements)
+    ends = accumulate((count * size for count in elements), initial=whole.offset)
+    return [Span(whole.memory, start, count * size) for start, count in zip(ends, elements, strict=False)]
 
 
-def _contiguous(sizes: Sizes, strides: Sizes) -> bool:
+def _contiguous(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     step = 1
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
         if size != 1 and stride != step:
@@ -293,7 +323,7 @@ def _contiguous(sizes: Sizes, strides: Sizes) -> bool:
     return True
 
 
-def _row_major(sizes: Sizes) -> Sizes:
+def _row_major(sizes: Sequence[int]) -> Sizes:
     return tuple(math.prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
 
 

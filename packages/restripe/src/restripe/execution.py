@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from restripe.binding import Copy, Program, Round, Span, posts
+from restripe.binding import Copy, Gather, Program, Round, Span, posts
 from restripe.comm import Communicator
-from restripe.planning import FanOutKind
 from restripe.staging import Memory, allocate
 
 
@@ -114,11 +113,11 @@ def _rebuild(step: Round, at: Callable[[Span], Any], replicas: Sequence[Communic
         if members is None:
             raise RuntimeError("a rank with a stripe has to be in a replica group")
         with members.group():
-            for _, fan_out, whole, stripe in rebuilds:
-                if fan_out.kind is FanOutKind.ALL_GATHER:
-                    members.all_gather(at(whole), at(stripe), stream)
+            for one in rebuilds:
+                if isinstance(one, Gather):
+                    members.all_gather(at(one.whole), at(one.stripe), stream)
                 else:
-                    members.broadcast(at(whole), 0, stream)
+                    members.broadcast(at(one.stripe), one.root, stream)
 
 
 def _copy(copies: Sequence[Copy], memories: _Memories) -> None:

@@ -100,27 +100,44 @@ def contiguous(box: Box, parent: Box) -> bool:
     return all(box[dim] == parent[dim] for dim in range(first + 1, len(box)))
 
 
-def stripes(group: Group) -> list[Target]:
-    """The shard cut along dim 0 into one stripe a member."""
-    (low, high), rest = group.box[0], group.box[1:]
-    rows = (high - low) // len(group.members)
-    starts = range(low, high, rows)
-    return [Target(rank, ((lo, lo + rows), *rest), group.box) for rank, lo in zip(group.members, starts, strict=True)]
+def grid(destinations: list[Group]) -> Shape:
+    """Into how many stripes each dim of a shard is cut: down to length 1, dim by dim, until every member could have one."""
+    found, left = [], len(destinations[0].members)
+    for dim in range(len(destinations[0].box)):
+        longest = max(group.box[dim][1] - group.box[dim][0] for group in destinations)
+        found.append(min(longest, left))
+        left = left // longest if longest <= left else 1
+    return tuple(found)
 
 
-def fallback(sources: list[Group], destinations: list[Group]) -> str | None:
-    """Which of upstream's conditions forbids striped receives; None where all of them hold."""
-    if any(not group.box for group in destinations):
+def stripes(group: Group, counts: Shape) -> list[Target]:
+    """The shard cut into stripes as torch.chunk cuts, the last dim's next to each other; a member may be left without."""
+    cuts = [
+        [chunk(interval, count, index) for index in range(count)]
+        for interval, count in zip(group.box, counts, strict=True)
+    ]
+    targets = [Target(rank, box, group.box) for rank, box in zip(group.members, product(*cuts), strict=False)]
+    return [target for target in targets if volume(target.box)]
+
+
+def fallback(sources: list[Group], destinations: list[Group], counts: Shape) -> str | None:
+    """Why a representative receives for all; None where every member receives its stripe."""
+    if prod(counts) == 1:
         return "scalar"
-    if any((group.box[0][1] - group.box[0][0]) % len(group.members) for group in destinations):
-        return "uneven"
     for source in sources:
         for group in destinations:
-            for target in stripes(group):
+            for target in stripes(group, counts):
                 box = meet(source.box, target.box)
                 if box is not None and not contiguous(box, source.box) and not contiguous(box, target.shard):
                     return "staging"
     return None
+
+
+def are_even(destinations: list[Group], counts: Shape) -> bool:
+    """Whether every member of every group has a stripe, all of one length."""
+    return prod(counts) == len(destinations[0].members) and not any(
+        (high - low) % count for group in destinations for (low, high), count in zip(group.box, counts, strict=True)
+    )
 
 
 def is_local(src: Side, dst: Side) -> bool:
@@ -169,12 +186,11 @@ def judge(src: Side, dst: Side, shape: Shape, turn: int = 0) -> WorldPlan:
     whole = [Target(group.members[0], group.box, group.box) for group in destinations]
     if all(len(group.members) == 1 for group in destinations):
         return WorldPlan("point", transfers(sources, whole, turn))
-    kind, targets, fan_out = fallback(sources, destinations), whole, "broadcast"
+    counts = grid(destinations)
+    kind, targets, fan_out = fallback(sources, destinations, counts), whole, "broadcast"
     if kind is None:
-        kind, targets, fan_out = (
-            "striped",
-            [target for group in destinations for target in stripes(group)],
-            "all_gather",
-        )
+        targets = [target for group in destinations for target in stripes(group, counts)]
+        even = are_even(destinations, counts)
+        kind, fan_out = ("striped", "all_gather") if even else ("ragged", "broadcast")
     fan_outs = {rank: (fan_out, tuple(group.members)) for group in destinations for rank in group.members}
     return WorldPlan(kind, transfers(sources, targets, turn), fan_outs)

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from hypothesis import example, given, settings
 
 from restripe.cuts import Region
-from restripe.planning import FanOut, Message, RankPlan, Reason, plan
+from restripe.planning import Message, RankPlan, Reason, plan
 
 from .drawings import Drawn, box, drawings, larger
 from .judge import Box, Shape, Side, Transfer, WorldPlan, groups, judge, meet, owned, volume
@@ -69,17 +70,23 @@ def parts(messages: tuple[Message, ...]) -> list[tuple[int, Region]]:
     return [(message.peer, message.region) for message in messages]
 
 
-def stripe(planned: RankPlan, shard: Box) -> Box:
-    """What a rank must hold before the fan-out."""
-    fan_out = planned.fan_out
-    if fan_out is None or (fan_out.kind == "broadcast" and fan_out.index == 0):
-        return shard
-    (low, high), rest = shard[0] if shard else (0, 0), shard[1:]
-    if fan_out.kind == "broadcast":
-        return ((low, low), *rest)
-    rows, left = divmod(high - low, len(fan_out.members))
-    assert left == 0
-    return ((low + fan_out.index * rows, low + (fan_out.index + 1) * rows), *rest)
+def place(corner: Shape, shard: Box) -> int:
+    """Where an element lies in a row-major shard."""
+    found = 0
+    for position, (low, high) in zip(corner, shard, strict=True):
+        found = found * (high - low) + position - low
+    return found
+
+
+def stripe(planned: RankPlan, shard: Box) -> tuple[int, int]:
+    """Where the elements that a rank must hold before the fan-out lie in its row-major shard."""
+    if planned.fan_out is None:
+        return 0, volume(shard)
+    lengths, index = planned.fan_out.stripes, planned.fan_out.index
+    assert sum(lengths) == volume(shard)
+    assert len(lengths) == len(planned.fan_out.members)
+    assert planned.fan_out.kind == "broadcast" or len(set(lengths)) == 1
+    return sum(lengths[:index]), sum(lengths[: index + 1])
 
 
 def check_exactly_once(drawn: Drawn, world: list[RankPlan]) -> None:
@@ -90,10 +97,14 @@ def check_exactly_once(drawn: Drawn, world: list[RankPlan]) -> None:
             assert not before
             assert planned.fan_out is None
             continue
-        part = stripe(planned, box(planned.destination))
-        assert all(is_within(each, part) for each in before)
+        shard = box(planned.destination)
+        start, stop = stripe(planned, shard)
+        for each in before:
+            assert is_within(each, shard)
+            assert start <= place(tuple(low for low, _ in each), shard)
+            assert place(tuple(high - 1 for _, high in each), shard) < stop
         assert not any(meet(one, other) for one, other in combinations(before, 2))
-        assert sum(map(volume, before)) == volume(part)
+        assert sum(map(volume, before)) == stop - start
 
 
 def check_fan_outs(drawn: Drawn, world: list[RankPlan]) -> None:
@@ -103,7 +114,7 @@ def check_fan_outs(drawn: Drawn, world: list[RankPlan]) -> None:
             continue
         assert planned.fan_out.members[planned.fan_out.index] == rank
         for index, member in enumerate(planned.fan_out.members):
-            assert world[member].fan_out == FanOut(planned.fan_out.kind, planned.fan_out.members, index)
+            assert world[member].fan_out == replace(planned.fan_out, index=index)
             assert world[member].destination == planned.destination
 
 

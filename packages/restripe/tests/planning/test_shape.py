@@ -14,7 +14,7 @@ from restripe.cuts import Cuts
 from restripe.layout import Layout, Mesh
 from restripe.partition import Partition
 from restripe.planning import Reason
-from restripe.planning.shape import View, decide, is_local, views
+from restripe.planning.shape import View, decide, grid, is_local, views
 
 Interval = tuple[int, int]
 SIZES = [(), (2,), (3,), (2, 3), (4, 2), (5,)]
@@ -109,8 +109,14 @@ EXAMPLES = [
     ((6, 4), ROWS, layout((2,), 2, None), Reason.STRIPED),
     ((6, 4), ROWS, layout((2, 1), 2, None, 1), Reason.STRIPED),
     ((), layout((2,), 0, None), layout((2,), 2, None), Reason.SCALAR),
-    ((5, 4), ROWS, layout((2,), 2, None), Reason.UNEVEN),
-    ((6, 4), ROWS, layout((2, 2), 2, 0, None), Reason.UNEVEN),
+    ((1, 4), ROWS, layout((2,), 2, None), Reason.STRIPED),
+    ((1,), ROWS, layout((2,), 2, None), Reason.SCALAR),
+    ((2, 1), ROWS, layout((2, 2), 2, 0, None), Reason.SCALAR),
+    ((5,), ROWS, layout((2,), 2, None), Reason.RAGGED),
+    ((5, 4), ROWS, layout((2,), 2, None), Reason.RAGGED),
+    ((6, 4), ROWS, layout((2, 2), 2, 0, None), Reason.RAGGED),
+    ((3, 4), ROWS, layout((6,), 2, None), Reason.STRIPED),
+    ((3, 4), ROWS, layout((7,), 2, None), Reason.RAGGED),
     ((4, 6), layout((3,), 0, 1), layout((2, 2), 0, None, 1), Reason.STAGING),
     ((0, 4), ROWS, layout((2,), 2, None), Reason.EMPTY),
     ((6, 4), ROWS, ROWS, Reason.LOCAL),
@@ -124,6 +130,28 @@ EXAMPLES = [
 @pytest.mark.parametrize(("shape", "src", "dst", "reason"), EXAMPLES)
 def test_each_reason_by_an_example(shape: tuple[int, ...], src: Layout, dst: Layout, reason: Reason) -> None:
     assert decide(Partition(src, shape), Partition(dst, shape)) is reason
+
+
+STRIPES = [
+    ((8, 3), layout((4,), 0, None), (4, 1)),
+    ((7, 3), layout((4,), 0, None), (4, 1)),
+    ((3, 5), layout((4,), 0, None), (3, 1)),
+    ((3, 5), layout((8,), 0, None), (3, 2)),
+    ((1, 1, 9), layout((4,), 0, None), (1, 1, 4)),
+    ((2, 2, 9), layout((9,), 0, None), (2, 2, 2)),
+    ((5, 4), layout((2, 4), 0, 0, None), (3, 1)),
+    ((5, 4), layout((2, 6), 0, 0, None), (3, 2)),
+    ((1, 1), layout((4,), 0, None), (1, 1)),
+    ((), layout((4,), 0, None), ()),
+]
+
+
+@pytest.mark.requirement("RS-UPSTREAM-7")
+@pytest.mark.parametrize(("shape", "dst", "stripes"), STRIPES)
+def test_a_shard_is_cut_into_as_many_contiguous_stripes_as_there_are_replicas_for(
+    shape: tuple[int, ...], dst: Layout, stripes: tuple[int, ...]
+) -> None:
+    assert grid(Partition(dst, shape)) == stripes
 
 
 @pytest.mark.requirement("RS-UPSTREAM-12")

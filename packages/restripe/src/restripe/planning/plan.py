@@ -18,8 +18,8 @@ class Reason(StrEnum):
     LOCAL = "local copies: every destination rank already holds its part"
     POINT = "point to point: every destination region has one owner"
     STRIPED = "striped: each replica receives its stripe, then one all-gather"
-    SCALAR = "representative, then broadcast: a tensor of 0 dims has no stripes"
-    UNEVEN = "representative, then broadcast: dim 0 of some destination shard does not divide by its replicas"
+    RAGGED = "striped: each replica receives its stripe, as many as there are and of uneven lengths, then broadcasts it"
+    SCALAR = "representative, then broadcast: destination shards of one element have no stripes"
     STAGING = "representative, then broadcast: some stripe would be staged on both sides"
 
 
@@ -54,14 +54,17 @@ class Width(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FanOut:
-    """The collective call among the members of a replica group that completes this rank's destination shard.
+    """The collective calls among the members of a replica group that complete this rank's destination shard.
 
-    all_gather: member number i contributes stripe i of dim 0, in place. broadcast: from member 0.
+    Member number i holds stripe i of the row-major shard; `stripes` has their lengths in elements, and they lie one after
+    another. all_gather: every member contributes its own, all of one length. broadcast: every member whose stripe is not
+    empty broadcasts it to all.
     """
 
     kind: FanOutKind
     members: tuple[int, ...]
     index: int
+    stripes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import product
 from operator import itemgetter
 from typing import NamedTuple
 
-from restripe.cuts import Coordinates, Cuts, Region, unravel
+from restripe.cuts import Coordinates, Cuts, Region, lengths, unravel
 from restripe.layout import Layout
 from restripe.partition import Partition, Place
 from restripe.planning.meeting import Chunks, Hit, Meeting, meeting
@@ -66,7 +67,8 @@ class _Planner:
     @cached_property
     def stripes(self) -> tuple[int, ...]:
         """Into how many stripes each tensor dim of a destination shard is cut."""
-        return grid(self.dst) if self.reason is Reason.STRIPED else (1,) * len(self.dst.shape)
+        striping = self.reason in (Reason.STRIPED, Reason.RAGGED)
+        return grid(self.dst) if striping else (1,) * len(self.dst.shape)
 
     @cached_property
     def targets(self) -> list[Cuts | Runs]:
@@ -191,7 +193,16 @@ class _Planner:
         shard = self.dst.shard_offset(place.shard)
         members = tuple(self.dst.mesh.ranks[shard + offset] for offset in self.dst.replica_offsets)
         kind = FanOutKind.ALL_GATHER if self.reason is Reason.STRIPED else FanOutKind.BROADCAST
-        return FanOut(kind, members, place.replica)
+        return FanOut(kind, members, place.replica, self._stripe_lengths(lengths(region)))
+
+    def _stripe_lengths(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """The elements of every member's stripe of a shard of these sizes: those of the last dims follow one another."""
+        found = [1]
+        for size, stripes in zip(sizes, self.stripes, strict=True):
+            cuts = Cuts(size, (stripes,))
+            chunks = [hi - lo for lo, hi in map(cuts.interval, product(range(stripes)))]
+            found = [before * chunk for before in found for chunk in chunks]
+        return (*found, *[0] * (self.dst.layout.replicas - len(found)))
 
     def _staging(self) -> int:
         """A bound on the elements that any rank packs and unpacks, by the row-major geometry of the layouts."""

@@ -28,12 +28,13 @@ def decide(src: Partition, dst: Partition) -> Reason:
         return Reason.EMPTY
     if dst.layout.replicas == 1:
         return Reason.POINT
-    if not dst.shape:
+    stripes = grid(dst)
+    if math.prod(stripes) == 1:
         return Reason.SCALAR
-    if not dst.cuts[0].divides(dst.layout.replicas):
-        return Reason.UNEVEN
-    twice = (View.BROKEN, View.BROKEN)
-    return Reason.STAGING if twice in views(src.cuts, dst.cuts, grid(dst)) else Reason.STRIPED
+    if (View.BROKEN, View.BROKEN) in views(src.cuts, dst.cuts, stripes):
+        return Reason.STAGING
+    even = all(cuts.divides(count) for cuts, count in zip(dst.cuts, stripes, strict=True))
+    return Reason.STRIPED if even and math.prod(stripes) == dst.layout.replicas else Reason.RAGGED
 
 
 def grid(dst: Partition) -> tuple[int, ...]:
