@@ -28,6 +28,7 @@ def test_the_public_names() -> None:
         "Mesh",
         "Refit",
         "Resharder",
+        "Segmented",
         "TensorRef",
         "Work",
         "clear_caches",

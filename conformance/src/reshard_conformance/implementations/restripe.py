@@ -53,7 +53,7 @@ class Restripe:
 
     name = "restripe"
     version = restripe.__version__
-    claims = Claims(Level.L3, frozenset(Profile) - {Profile.FAULTS, Profile.STRIDED, Profile.SEGMENTED})
+    claims = Claims(Level.L3, frozenset(Profile) - {Profile.FAULTS})
 
     def __init__(self) -> None:
         self._carried: weakref.WeakKeyDictionary[Group, Carried] = weakref.WeakKeyDictionary()

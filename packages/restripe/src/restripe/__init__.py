@@ -4,6 +4,19 @@ from restripe.api import Refit, Resharder, Work, clear_caches, reshard
 from restripe.arguments import Item, TensorRef
 from restripe.joining import join
 from restripe.layout import Layout, Mesh
+from restripe.segmented import Segmented
 
-__all__ = ["Item", "Layout", "Mesh", "Refit", "Resharder", "TensorRef", "Work", "clear_caches", "join", "reshard"]
+__all__ = [
+    "Item",
+    "Layout",
+    "Mesh",
+    "Refit",
+    "Resharder",
+    "Segmented",
+    "TensorRef",
+    "Work",
+    "clear_caches",
+    "join",
+    "reshard",
+]
 __version__ = "0.1.0"
