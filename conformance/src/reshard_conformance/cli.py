@@ -225,15 +225,15 @@ def hunt_breaks(name: str, folder: Path) -> bool:
     """Hunt the breaks of devices; whether each was killed, and what they break was not."""
     console = Console(highlight=False, width=200)
     found = []
-    with usage(), closing(make_world(name)) as world:
+    with usage(), closing(make_world(name, limit=devices.LIMIT)) as world:
         for one in devices.hunts(world):
             found.append(one)
-            typer.echo(f"{one.word}: {one.kind.name} ({one.prop}, {one.scripts} scripts)")
+            typer.echo(f"{one.word}: {one.kind.name} ({one.sought.prop}, {one.scripts} scripts)")
     report.write_failures([one.failure for one in found if one.failure is not None], folder)
     display.hunts(console, found, folder)
     broken = [one for one in found if one.kind.breaks]
     killed = sum(one.good for one in broken)
-    typer.echo(f"{killed} killed, {len(broken) - killed} not")
+    typer.echo(f"{killed} caught, {len(broken) - killed} not")
     return all(one.good for one in found)
 
 

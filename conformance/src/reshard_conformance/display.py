@@ -193,7 +193,7 @@ def hunts(console: Console, found: Sequence[Hunted], folder: Path) -> None:
         why, case = ("", "") if one.failure is None else (one.failure.faults[0], str(folder / one.failure.file))
         about = (one.kind.__doc__ or "").strip().split("\n")[0]
         style = "" if one.good else "bold red"
-        table.add_row(one.kind.name, about, one.prop, str(one.scripts), one.word, why, case, style=style)
+        table.add_row(one.kind.name, about, one.sought.prop, str(one.scripts), one.word, why, case, style=style)
     console.print(table)
 
 

@@ -9,7 +9,7 @@ from reshard_conformance.contract import Claims, Implementation
 from reshard_conformance.loading import LoadError, locate
 from reshard_conformance.worlds import World
 from reshard_conformance.worlds.gloo import GlooWorld
-from reshard_conformance.worlds.nccl import NcclWorld, lacking
+from reshard_conformance.worlds.nccl import LIMIT, NcclWorld, lacking
 from reshard_conformance.worlds.sim import SimWorld
 
 __all__ = ["BUILT_IN", "GROUP", "WORLDS", "RegistryError", "known", "load", "place_of", "world"]
@@ -57,8 +57,11 @@ def load(name: str | None) -> Implementation:
     return found  # type: ignore[return-value]  # its members were looked up one by one
 
 
-def world(name: str, gpus: Sequence[int] | None = None, *, alone: bool = True) -> World:
-    """A new world of that name, nccl on these GPUs (all when None), alone on them or not; RegistryError when there is none here."""
+def world(name: str, gpus: Sequence[int] | None = None, *, alone: bool = True, limit: float = LIMIT) -> World:
+    """A new world of that name, nccl on these GPUs (all when None), alone on them or not; RegistryError when there is none here.
+
+    limit: seconds after which nccl's ranks are killed in a step.
+    """
     if name == "sim":
         return SimWorld(load)
     if name == "gloo":
@@ -67,7 +70,7 @@ def world(name: str, gpus: Sequence[int] | None = None, *, alone: bool = True) -
         missing = lacking()
         if missing:
             raise RegistryError(missing)
-        return NcclWorld(place_of, gpus, alone=alone)
+        return NcclWorld(place_of, gpus, limit=limit, alone=alone)
     raise RegistryError(f"world {name!r} is not known: type --world with one of {', '.join(WORLDS)}")
 
 

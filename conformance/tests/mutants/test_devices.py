@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -44,6 +46,15 @@ def test_what_they_break_passes(one: Break, sim: SimWorld) -> None:
 def test_what_a_world_cannot_play_kills_nothing(sim: SimWorld) -> None:
     found = hunt(sim, next(one for one in BREAKS if one.prop == "ordered"), FEW)
     assert (found.word, found.good) == ("unsupported", False)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_hang_catches_only_what_may_hang(hangs: bool, sim: SimWorld) -> None:
+    found = hunt(sim, BREAKS[0], devices.EXAMPLES)
+    assert found.failure is not None
+    hung = replace(found, sought=replace(found.sought, hangs=hangs), failure=replace(found.failure, verdict="hang"))
+    assert (hung.word, hung.good) == ("hang", hangs)
+    assert not replace(hung, sought=replace(hung.sought, kind=Plain)).good
 
 
 def test_there_are_nine_and_each_shows_what_it_breaks() -> None:

@@ -27,6 +27,7 @@ __all__ = ["BREAKS", "Break", "Hunted", "hunt", "hunts"]
 
 #: Scripts of a hunt, and of one for what nothing is wrong with; how often a failing script is tried again.
 EXAMPLES, FEW, TRIES = 60, 10, 1
+LIMIT = 15.0  # seconds after which a step hangs
 
 
 @breaks("RS-BATCH-2")
@@ -94,18 +95,22 @@ class Unrecorded(Plain):
 
 @dataclass(frozen=True)
 class Break:
-    """Where a break shows: a property, the number of ranks, the coverage classes to aim at."""
+    """Where a break shows: a property, the number of ranks, the coverage classes to aim at.
+
+    hangs: whether real processes may wait for each other for ever, which is caught where what it breaks does not.
+    """
 
     kind: type[Plain]
     prop: str
     size: int
     wanted: tuple[str, ...] = ()
+    hangs: bool = False
 
 
 BREAKS = (
-    Break(Balanced, "exact", 3, ("uneven on a sharded dim",)),
+    Break(Balanced, "exact", 3, ("uneven on a sharded dim",), hangs=True),  # one rank refuses its shape, others wait
     Break(Reversed, "exact", 4, ("several mesh dims on one tensor dim",)),
-    Break(Skipping, "cleared", 2),
+    Break(Skipping, "cleared", 2, hangs=True),  # NCCL's release waits for the rank that skips it
     Break(Writer, "exact", 2),
     Break(Swapped, "turns", 4),
     Break(Wayward, "ordered", 2),
@@ -119,22 +124,26 @@ BREAKS = (
 class Hunted:
     """How one hunt ended: the failure that was found, or None, after so many scripts."""
 
-    kind: type[Plain]
-    prop: str
+    sought: Break
     failure: Failure | None
     scripts: int
 
     @property
+    def kind(self) -> type[Plain]:
+        """What was hunted."""
+        return self.sought.kind
+
+    @property
     def word(self) -> str:
-        """killed, survived or passed; or how else it failed: a hang, or what cannot be played here, proves no break."""
+        """killed, survived or passed; or how else it failed: a hang, or what cannot be played here."""
         if self.failure is None:
             return "survived" if self.kind.breaks else "passed"
         return "killed" if self.failure.verdict == "fail" else self.failure.verdict
 
     @property
     def good(self) -> bool:
-        """Whether a break was killed, or what is whole passed."""
-        return self.word == ("killed" if self.kind.breaks else "passed")
+        """Whether a break was killed or hung as it may, or what is whole passed."""
+        return self.word in (("killed", "hang" if self.sought.hangs else "killed") if self.kind.breaks else ("passed",))
 
 
 def hunts(world: World) -> Iterator[Hunted]:
@@ -161,7 +170,7 @@ def hunt(world: World, one: Break, examples: int) -> Hunted:
         except Halt as halt:
             found = halt.finding
     chunk = Chunk(world.name, one.prop, (one.size,), 0, 1, examples)
-    return Hunted(one.kind, one.prop, None if found is None else failure_of(chunk, found), bench.scripts)
+    return Hunted(one, None if found is None else failure_of(chunk, found), bench.scripts)
 
 
 def __getattr__(name: str) -> Plain:

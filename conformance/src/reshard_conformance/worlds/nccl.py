@@ -71,6 +71,9 @@ def shares() -> list[tuple[int, ...]]:
     return [gpus[start : start + RANKS] for start in range(0, len(gpus) - RANKS + 1, RANKS)] or [gpus]
 
 
+LIMIT = 60.0  # seconds that a step may take
+
+
 class NcclGroup:
     """A group of the nccl world, as one rank sees it. nccl_communicator: nccl4py's, to split from but not to destroy."""
 
@@ -185,7 +188,7 @@ class NcclWorld(ProcessWorld):
         place: Callable[[str], str],
         gpus: Sequence[int] | None = None,
         size: int | None = None,
-        limit: float = 60.0,
+        limit: float = LIMIT,
         grace: float = 10.0,
         *,
         alone: bool = True,
