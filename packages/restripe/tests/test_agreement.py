@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
-from restripe import Item, Layout, Mesh
+from restripe import Item, Layout, Mesh, Segmented
 from restripe.agreement import Terms, compare, describe, merge, record
 from restripe.arguments import Whole
 from restripe.errors import (
@@ -50,6 +51,9 @@ DIFFERENCES = [
     (told(replace(ONE, shape=(4, 7), dtype=torch.half)), DtypeError, "dtype and shape"),
     (told(replace(ONE, src=COLUMNS)), AgreementError, "layouts"),
     (told(replace(ONE, dst=Layout(Mesh((2, 1), (1, 0)), (Shard(1), Replicate())))), AgreementError, "layouts"),
+    (told(replace(ONE, src=Layout(Mesh((2,), (0, 1), ("a", "b")), (Shard(0),)))), AgreementError, "layouts"),
+    (told(replace(ONE, src=Layout(ROWS.mesh, (_StridedShard(0, split_factor=2),)))), AgreementError, "layouts"),
+    (told(replace(ONE, src=Layout(ROWS.mesh, (Segmented(0, (3, 1)),)))), AgreementError, "layouts"),
     (told(replace(ONE, name="other")), AgreementError, "layouts"),
     (told(call=2), AgreementError, "expected call number 1 as on rank 0, got 2"),
     (told(replace(ONE, dtype=torch.half), call=2), AgreementError, "dtype and call number"),
@@ -106,6 +110,14 @@ def test_records_are_small_whatever_the_mesh() -> None:
 def merged(*said: list[Item]) -> list[Whole]:
     """What prepare makes of the items that each rank names."""
     return merge(compare([prepares(*items) for items in said]))
+
+
+@pytest.mark.requirement("RS-LAYOUT-10", "RS-LAYOUT-11")
+def test_every_kind_of_placement_and_the_hosts_are_told_to_the_others() -> None:
+    mesh = Mesh((2, 1, 1, 1), (1, 0), ("a", 7))
+    src = Layout(mesh, (_StridedShard(1, split_factor=3), Shard(1), Replicate(), Segmented(0, (4, 0, 2))))
+    sent = Item("weight", (6, 6), torch.float32, src=src)
+    assert merged([sent], [replace(sent, src=None, dst=ROWS)]) == [Whole("weight", (6, 6), torch.float32, src, ROWS)]
 
 
 @pytest.mark.requirement("RS-BATCH-2")

@@ -10,7 +10,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from restripe.errors import InvalidPlacementError, LayoutError, ReshardError, UnsupportedPlacementError
-from restripe.layout import Layout, Mesh, counted, shard_dims
+from restripe.layout import Layout, Mesh, counted
 from restripe.segmented import Segmented
 
 
@@ -46,6 +46,24 @@ def test_a_mesh_needs_distinct_ranks_that_fill_its_shape(
     assert named in str(caught.value)
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, ReshardError)
+
+
+@pytest.mark.requirement("RS-LAYOUT-1", "RS-ERROR-3")
+@pytest.mark.parametrize("hosts", [("a",), ("a", "b", "c"), ("a", None), (0, 1.5), ()])
+def test_a_mesh_knows_the_host_of_every_rank_or_of_none(hosts: Any) -> None:
+    with pytest.raises(LayoutError, match="2 ranks"):
+        Mesh((2,), (0, 1), hosts)
+
+
+def test_meshes_on_other_hosts_are_other_keys_of_one_grid() -> None:
+    bare, placed, moved = (Mesh((3,), (5, 2, 0), hosts) for hosts in (None, ("a", 1, "a"), ("a", 1, 1)))
+    assert len({bare, placed, moved, Mesh((3,), (5, 2, 0), ("a", 1, "a"))}) == 3
+    assert bare.is_grid_of(placed)
+    assert not bare.is_grid_of(Mesh((3,), (2, 5, 0)))
+    assert placed.by_host == {"a": (5, 0), 1: (2,)}
+    assert [placed.host(rank) for rank in (0, 2, 5)] == ["a", 1, "a"]
+    assert bare.by_host == {}
+    assert bare.host(0) is None
 
 
 @pytest.mark.requirement("RS-LAYOUT-1")
@@ -106,11 +124,6 @@ def test_a_layout_has_one_placement_a_mesh_dim(placements: tuple[Placement, ...]
     assert f"got {len(placements)}" in str(caught.value)
 
 
-@pytest.mark.requirement("RS-LAYOUT-4")
-def test_a_negative_shard_dim_counts_from_the_last() -> None:
-    assert shard_dims((Shard(-1), Replicate(), Shard(-3), Shard(1)), 3) == (2, None, 0, 1)
-
-
 @pytest.mark.requirement("RS-LAYOUT-10", "RS-LAYOUT-11", "RS-ERROR-2")
 @pytest.mark.parametrize("placement", [_StridedShard(0, split_factor=0), Other(0, ()), Other(0, (3, -1))])
 def test_a_layout_refuses_pieces_and_segments_that_are_none(placement: Any) -> None:
@@ -126,14 +139,6 @@ def test_a_segmented_shard_of_any_class_is_read_as_ours() -> None:
     assert ours == other
     assert hash(ours) == hash(other)
     assert ours != Layout(Mesh((2,), (0, 1)), (Segmented(0, (2, 4)),))
-
-
-@pytest.mark.requirement("RS-LAYOUT-11", "RS-ERROR-2")
-@pytest.mark.parametrize("before", [Shard(0), Shard(-2), _StridedShard(0, split_factor=2), Segmented(-2, (4,))])
-def test_segments_are_those_of_a_whole_dim(before: Placement) -> None:
-    with pytest.raises(InvalidPlacementError, match="leftmost"):
-        shard_dims((before, Segmented(0, (4,))), 2)
-    assert shard_dims((Shard(1), Segmented(0, (4,)), Shard(-2)), 2) == (1, 0, 0)
 
 
 @pytest.mark.requirement("RS-LAYOUT-4", "RS-LAYOUT-10", "RS-LAYOUT-11")

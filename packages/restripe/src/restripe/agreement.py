@@ -54,7 +54,7 @@ def _digest(parts: list[str]) -> str:
 
 
 def _spell(layout: Layout) -> str:
-    return f"{layout.mesh.shape} {layout.mesh.ranks} {layout.placements}"
+    return f"{layout.mesh.shape} {layout.mesh.ranks} {layout.mesh.hosts} {layout.placements}"
 
 
 def record(fault: ReshardError | None, what: dict[str, Any], number: int, staging_bytes: int) -> bytes:
@@ -109,7 +109,8 @@ def describe(items: Sequence[Item], *, graph: bool) -> dict[str, Any]:
 def _told(layout: Layout | None) -> Any:
     if layout is None:
         return None
-    return [layout.mesh.shape, layout.mesh.ranks, [_told_placement(placement) for placement in layout.placements]]
+    mesh, placements = layout.mesh, layout.placements
+    return [mesh.shape, mesh.ranks, mesh.hosts, [_told_placement(placement) for placement in placements]]
 
 
 def _told_placement(placement: Placement) -> Any:
@@ -123,8 +124,8 @@ def _told_placement(placement: Placement) -> Any:
 def _heard(told: Any) -> Layout | None:
     if told is None:
         return None
-    shape, ranks, placements = told
-    return Layout(Mesh(tuple(shape), tuple(ranks)), tuple(map(_heard_placement, placements)))
+    shape, ranks, hosts, placements = told
+    return Layout(Mesh(shape, ranks, hosts), tuple(map(_heard_placement, placements)))
 
 
 def _heard_placement(told: Any) -> Placement:

@@ -16,9 +16,10 @@ from restripe.arguments import SIDES, Item, Told, Whole, about, check_ranks, rea
 from restripe.call import STAGING_BYTES, Call, Check, Options, at, faulty
 from restripe.errors import LayoutError, MissingTensorError, PeerTimeoutError, ReshardError
 from restripe.group import default_group, state, states
-from restripe.layout import Layout, check_segments, counted
+from restripe.layout import Layout, counted
 from restripe.links import Links
 from restripe.moving import move, side_of
+from restripe.placements import check_segments
 from restripe.streams import Mark
 
 

@@ -22,7 +22,8 @@ from restripe.errors import (
     ReshardError,
     ShapeError,
 )
-from restripe.layout import Layout, Mesh, check_kinds, check_segments, shard_dims, short
+from restripe.layout import Layout, Mesh, short
+from restripe.placements import check_kinds, check_segments, shard_dims
 from restripe.planning import RankPlan
 from restripe.staging import overlaps_itself, settle, share_elements
 

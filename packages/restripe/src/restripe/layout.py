@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import index
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.placement_types import Placement, _StridedShard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.placement_types import Placement
 
 from restripe.cuts import Coordinates, unravel
-from restripe.errors import InvalidPlacementError, LayoutError, ShapeError, UnsupportedPlacementError
-from restripe.segmented import Segmented
+from restripe.errors import LayoutError
+from restripe.placements import check_kinds, known, of_dim, shard_dims
+
+Host = int | str
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +33,16 @@ class Mesh:
     Args:
         shape: the grid's sizes, each at least 1.
         ranks: the group ranks, row-major; any order, none twice.
+        hosts: the host of each rank, by number or name, in the same order; None where they are not known. A rank that needs
+            what several ranks hold gets it from its own host where it can.
 
     Raises:
-        LayoutError: the ranks do not fill the shape, one stands twice, or one is negative.
+        LayoutError: the ranks do not fill the shape, one stands twice, or one is negative; not one host a rank.
     """
 
     shape: tuple[int, ...]
     ranks: tuple[int, ...]
+    hosts: tuple[Host, ...] | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -58,6 +63,15 @@ class Mesh:
         if min(self.ranks) < 0:
             raise LayoutError(
                 f"expected mesh ranks that count from 0, got {min(self.ranks)}; name ranks of the process group"
+            )
+        if self.hosts is not None:
+            object.__setattr__(self, "hosts", tuple(self.hosts))
+            self._check_hosts(self.hosts)
+
+    def _check_hosts(self, hosts: tuple[Host, ...]) -> None:
+        if len(hosts) != len(self.ranks) or not all(isinstance(host, int | str) for host in hosts):
+            raise LayoutError(
+                f"expected a host, as a number or a name, for each of the mesh's {len(self.ranks)} ranks, got {short(hosts)}; name all, or none"
             )
 
     @classmethod
@@ -121,7 +135,7 @@ class Mesh:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.shape, self.ranks))
+        return hash((self.shape, self.ranks, self.hosts))
 
     def __hash__(self) -> int:
         return self._hash
@@ -132,12 +146,17 @@ class Mesh:
         return (
             isinstance(other, Mesh)
             and self._hash == other._hash
-            and self.shape == other.shape
-            and self.ranks == other.ranks
+            and self.is_grid_of(other)
+            and self.hosts == other.hosts
         )
 
+    def is_grid_of(self, other: Mesh) -> bool:
+        """Whether the same ranks stand at the same places; hosts may be known of one mesh only."""
+        return self is other or (self.shape == other.shape and self.ranks == other.ranks)
+
     def __repr__(self) -> str:
-        return f"Mesh(shape={self.shape}, ranks={short(self.ranks)})"
+        hosts = "" if self.hosts is None else f", hosts={short(self.hosts)}"
+        return f"Mesh(shape={self.shape}, ranks={short(self.ranks)}{hosts})"
 
     def __contains__(self, rank: int) -> bool:
         return rank in self._index
@@ -146,6 +165,18 @@ class Mesh:
     def highest(self) -> int:
         """The highest rank."""
         return max(self.ranks)
+
+    @cached_property
+    def by_host(self) -> dict[Host, tuple[int, ...]]:
+        """The ranks of each host in mesh order; nothing where hosts are not known."""
+        found: dict[Host, list[int]] = {}
+        for rank, host in zip(self.ranks, self.hosts or (), strict=False):
+            found.setdefault(host, []).append(rank)
+        return {host: tuple(ranks) for host, ranks in found.items()}
+
+    def host(self, rank: int) -> Host | None:
+        """The host of a rank of the mesh, or None where it is not known."""
+        return None if self.hosts is None else self.hosts[self._index[rank]]
 
     def covers(self, other: Mesh) -> bool:
         """Whether every rank of the other mesh is in this one."""
@@ -180,7 +211,7 @@ class Layout:
         object.__setattr__(self, "mesh", Mesh.of(self.mesh))
         object.__setattr__(self, "placements", tuple(self.placements))
         check_kinds(self.placements)
-        object.__setattr__(self, "placements", tuple(map(_known, self.placements)))
+        object.__setattr__(self, "placements", tuple(map(known, self.placements)))
         if len(self.placements) != self.mesh.ndim:
             raise LayoutError(
                 f"expected one placement a mesh dim: {self.mesh.ndim} for mesh shape {self.mesh.shape}, "
@@ -213,73 +244,6 @@ class Layout:
         return math.prod(self.mesh.shape[m] for m in self.replicating)
 
 
-def check_kinds(placements: Sequence[object]) -> None:
-    """Refuse every placement that is none of Shard, Replicate, _StridedShard (subclasses too) and Segmented.
-
-    Raises:
-        UnsupportedPlacementError: another kind of placement.
-        InvalidPlacementError: a strided shard of no pieces, segments that are none.
-    """
-    for mesh_dim, placement in enumerate(placements):
-        if type(placement) not in (Shard, Replicate, _StridedShard) and not _is_segmented(placement):
-            raise UnsupportedPlacementError(
-                f"placement {placement!r} of mesh dim {mesh_dim} cannot be moved: expected Shard(dim), Replicate(), "
-                "_StridedShard or Segmented(dim, sizes); redistribute to one of them first"
-            )
-        if isinstance(placement, _StridedShard) and placement.split_factor < 1:
-            raise InvalidPlacementError(
-                f"{placement!r} of mesh dim {mesh_dim} cuts into {placement.split_factor} pieces; give a split_factor of 1 or more"
-            )
-        _known(placement)
-
-
-def _is_segmented(placement: object) -> bool:
-    """Whether it has what makes a segmented shard; another library's class serves as well as ours."""
-    return not isinstance(placement, Shard | Replicate) and hasattr(placement, "dim") and hasattr(placement, "sizes")
-
-
-def _known(placement: Any) -> Placement:
-    """A segmented shard as ours; every other placement as it is."""
-    if isinstance(placement, Segmented) or not _is_segmented(placement):
-        return cast("Placement", placement)
-    return Segmented(placement.dim, placement.sizes)
-
-
-def shard_dims(placements: Sequence[Placement], ndim: int) -> tuple[int | None, ...]:
-    """For each mesh dim the tensor dim that it shards, counted from 0, or None where it replicates.
-
-    Raises:
-        InvalidPlacementError: a shard dim outside [-ndim, ndim); a segmented shard of a dim that is sharded before.
-    """
-    dims: list[int | None] = []
-    for mesh_dim, placement in enumerate(placements):
-        if isinstance(placement, Replicate):
-            dims.append(None)
-            continue
-        dim = placement.dim  # type: ignore[attr-defined]  # every other kind has one, and a common class is missing
-        if not -ndim <= dim < ndim:
-            raise InvalidPlacementError(
-                f"{placement!r} of mesh dim {mesh_dim} names tensor dim {dim}, but the tensor has {ndim} dims; name one in [{-ndim}, {ndim})"
-            )
-        if _is_segmented(placement) and dim % ndim in dims:
-            raise InvalidPlacementError(
-                f"{placement!r} of mesh dim {mesh_dim} follows another shard of tensor dim {dim}; segments are the whole dim's, so put it leftmost"
-            )
-        dims.append(dim % ndim)
-    return tuple(dims)
-
-
-def check_segments(placements: Sequence[Placement], shape: Sequence[int]) -> None:
-    """Refuse what `shard_dims` refuses, and segments that do not add up to their tensor dim (ShapeError)."""
-    for placement, dim in zip(placements, shard_dims(placements, len(shape)), strict=True):
-        ours = _known(placement)
-        if dim is not None and isinstance(ours, Segmented) and sum(ours.sizes) != shape[dim]:
-            raise ShapeError(
-                f"{ours!r} has segments of {sum(ours.sizes)} elements in all, but tensor dim {dim} has {shape[dim]}; "
-                "give the global length of every segment"
-            )
-
-
 def counted(layout: Layout, ndim: int) -> Layout:
     """The layout with shard dims counted from 0, so that equal layouts of a tensor of `ndim` dims compare equal.
 
@@ -289,16 +253,7 @@ def counted(layout: Layout, ndim: int) -> Layout:
     pairs = list(zip(layout.placements, shard_dims(layout.placements, ndim), strict=True))
     if all(dim is None or placement.dim == dim for placement, dim in pairs):  # type: ignore[attr-defined]
         return layout
-    return Layout(layout.mesh, tuple(_of_dim(placement, dim) for placement, dim in pairs))
-
-
-def _of_dim(placement: Placement, dim: int | None) -> Placement:
-    """The same placement of this tensor dim."""
-    if dim is None:
-        return placement
-    if isinstance(placement, _StridedShard):
-        return _StridedShard(dim, split_factor=placement.split_factor)
-    return Segmented(dim, placement.sizes) if isinstance(placement, Segmented) else Shard(dim)
+    return Layout(layout.mesh, tuple(of_dim(placement, dim) for placement, dim in pairs))
 
 
 def replica_groups(layout: Layout) -> tuple[tuple[int, ...], ...]:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from restripe.cuts import Coordinates, Cuts, Region, ravel, unravel
-from restripe.layout import Layout, Mesh, check_segments, shard_dims
+from restripe.layout import Layout, Mesh
+from restripe.placements import check_segments, shard_dims
 from restripe.runs import Runs, Step, plain_order
 from restripe.segmented import Segmented
 

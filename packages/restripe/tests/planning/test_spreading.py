@@ -1,12 +1,16 @@
 """Which holder of a replicated source sends: the turns, and the load that they leave on each holder."""
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed.tensor import Replicate, Shard
 
+from restripe.layout import Layout, Mesh
 from restripe.planning import RankPlan, plan
 
 from .drawings import EVEN_SIZES, FITTING, ORDERS, Drawn, box, drawings, side, sizes
@@ -66,3 +70,48 @@ def test_a_turn_moves_every_remote_receiver_to_the_next_holder(drawn: Drawn, tur
         for region, sender in senders(before).items():
             held = holders[sender]
             assert senders(after)[region] == held[(held.index(sender) + turns) % len(held)]
+
+
+def hosted(layout: Layout, hosts: Sequence[int]) -> Layout:
+    """The same where each rank's host is known."""
+    mesh = layout.mesh
+    return replace(layout, mesh=Mesh(mesh.shape, mesh.ranks, tuple(hosts[rank] for rank in mesh.ranks)))
+
+
+@settings(max_examples=1_500, deadline=None, derandomize=True)
+@given(drawings(), st.lists(st.integers(0, 3), min_size=12, max_size=12))
+def test_holders_on_the_receiver_s_host_come_first(drawn: Drawn, hosts: list[int]) -> None:
+    src, dst = (hosted(each, hosts) for each in drawn.layouts())
+    world = [plan(src, dst, drawn.shape, rank, drawn.turn) for rank in range(drawn.world)]
+    sent = {(rank, peer, region) for rank, each in enumerate(world) for peer, region, _ in each.sends}
+    assert sent == {(peer, rank, region) for rank, each in enumerate(world) for peer, region, _ in each.receives}
+    holders = {rank: group.members for group in groups(drawn.src, drawn.shape) for rank in group.members}
+    for sender, receiver, _ in sent:
+        near = [rank for rank in holders[sender] if hosts[rank] == hosts[receiver]]
+        assert sender in near or not near
+    for each, other in zip(world, drawn.plans(), strict=True):
+        assert senders(each).keys() == senders(other).keys()
+        assert each.copies == other.copies
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(drawings())
+def test_hosts_that_no_receiver_shares_change_nothing(drawn: Drawn) -> None:
+    src, dst = drawn.layouts()
+    apart = hosted(src, range(12)), hosted(dst, range(12, 24))
+    assert [plan(*apart, drawn.shape, rank, drawn.turn) for rank in range(drawn.world)] == drawn.plans()
+
+
+def test_receivers_on_one_host_take_its_holders_in_turn() -> None:
+    """16 trainers on two hosts hold all; 8 generators share each host with them."""
+    hosts = [*(rank // 8 for rank in range(16)), *(rank // 8 for rank in range(16))]
+    src = hosted(Layout(Mesh((16,), tuple(range(16))), (Replicate(),)), hosts)
+    dst = hosted(Layout(Mesh((16,), tuple(range(16, 32))), (Shard(0),)), hosts)
+    for turn in range(3):
+        loads = Counter(plan(src, dst, (64,), rank, turn).receives[0].peer for rank in range(16, 32))
+        assert set(loads.values()) == {1}
+        assert all(
+            hosts[message.peer] == hosts[rank]
+            for rank in range(16)
+            for message in plan(src, dst, (64,), rank, turn).sends
+        )

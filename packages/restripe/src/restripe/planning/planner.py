@@ -31,7 +31,7 @@ def plan(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, turn: int 
         shape: the global sizes, in elements.
         rank: the group rank to plan for; it may be in both meshes, in one, or in none.
         turn: the tensor's place in a submission. Of a region's H source holders, number (t + turn) mod H serves the t-th
-            of its receivers, so that many tensors spread over all holders.
+            of its receivers, so that many tensors spread over all holders. Holders on a receiver's host come before others.
 
     Raises:
         InvalidPlacementError: a shard dim that the shape does not have.
@@ -119,34 +119,38 @@ class _Planner:
             if shard == own:
                 yield Message(rank, region, band)
             else:
-                yield Message(ranks[shard] if holders == 1 else self._holder(shard, number), region, band)
+                yield Message(ranks[shard] if holders == 1 else self._holder(shard, number, rank), region, band)
 
     def _sends(self, rank: int) -> Iterator[Message]:
         """What the rank sends: to every target that meets its region, where it is this holder's turn."""
         place = self.src.place(rank)
         if place is None:
             return
-        shard, ranks = self.src.shard_offset(place.shard), self.dst.mesh.ranks
-        replicas = self.dst.replica_offsets if math.prod(self.stripes) > 1 else [0]
-        for offset, stripe, region, band, _, _ in self._served(place, rank, shard):
-            receiver = ranks[offset + replicas[stripe]]
-            if not self.src.holds(receiver, shard):
-                yield Message(receiver, region, band)
-
-    def _served(self, place: Place, rank: int, shard: int) -> Iterable[_End]:
-        """The targets that meet a source and that this of its holders serves, unless they hold it too."""
-        holders = self.src.layout.replicas
+        shard, holders = self.src.shard_offset(place.shard), self.src.layout.replicas
         chunks = [each for each in self.meetings if isinstance(each, Chunks)]
-        if holders > 1 and len(chunks) == len(self.meetings):
-            return self._numbered(chunks, place)
-        ends = _joint(
+        numbered = holders > 1 and not self.near and len(chunks) == len(self.meetings)
+        for receiver, end in self._receiving(self._numbered(chunks, place) if numbered else self._takers(place)):
+            if self.src.holds(receiver, shard):
+                continue
+            if numbered or holders == 1 or self._holder(shard, end.number, receiver) == rank:
+                yield Message(receiver, end.region, end.band)
+
+    def _receiving(self, ends: Iterable[_End]) -> Iterator[tuple[int, _End]]:
+        """Each target with the rank that receives it."""
+        ranks = self.dst.mesh.ranks
+        replicas = self.dst.replica_offsets if math.prod(self.stripes) > 1 else [0]
+        for end in ends:
+            yield ranks[end.offset + replicas[end.stripe]], end
+
+    def _takers(self, place: Place) -> list[_End]:
+        """The targets that meet a source."""
+        return _joint(
             [self._taker(dim, hit) for hit in each.takers(at)]
             for dim, (each, at) in enumerate(zip(self.meetings, place.shard, strict=True))
         )
-        return ends if holders == 1 else (end for end in ends if self._holder(shard, end.number) == rank)
 
     def _numbered(self, chunks: Sequence[Chunks], place: Place) -> Iterator[_End]:
-        """The same where every target has its number: those of other holders are not looked at."""
+        """Those of them that this holder serves, where their numbers alone tell: the others are not looked at."""
 
         @cache
         def taker(dim: int, number: int) -> list[_End]:
@@ -157,8 +161,19 @@ class _Planner:
         for number in range((place.replica - self.turn) % holders, math.prod(totals), holders):
             yield from _joint(taker(dim, index) for dim, index in enumerate(unravel(number, totals)))
 
-    def _holder(self, shard: int, number: int) -> int:
-        """The rank that serves a source shard's target of this number."""
+    @cached_property
+    def near(self) -> bool:
+        """Whether receivers may find a holder on their own host."""
+        return not self.src.mesh.by_host.keys().isdisjoint(self.dst.mesh.by_host)
+
+    def _holder(self, shard: int, number: int, receiver: int) -> int:
+        """The rank that serves a source shard's target of this number: on the receiver's host, where some hold it there."""
+        host = self.dst.mesh.host(receiver) if self.near else None
+        if host is not None:
+            holders = [rank for rank in self.src.mesh.by_host.get(host, ()) if self.src.holds(rank, shard)]
+            if holders:
+                place = self.dst.mesh.by_host[host].index(receiver)
+                return holders[(place + self.turn) % len(holders)]
         replica = (number + self.turn) % self.src.layout.replicas
         return self.src.mesh.ranks[shard + self.src.replica_offset(replica)]
 

@@ -51,7 +51,7 @@ def grid(dst: Partition) -> tuple[int, ...]:
 
 def is_local(src: Partition, dst: Partition) -> bool:
     """Whether the layouts alone put every destination region inside its own rank's source region."""
-    if src.layout.mesh == dst.layout.mesh:
+    if src.mesh.is_grid_of(dst.mesh):
         return all(into[: len(out)] == out for out, into in zip(src.steps, dst.steps, strict=True))
     return not any(src.steps) and src.mesh.covers(dst.mesh)
 
