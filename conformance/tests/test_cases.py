@@ -46,7 +46,7 @@ FAULTY = GOOD | {"expect": "error:missing", "fault": {"side": "src", "ranks": [1
 
 texts = st.text(max_size=5)
 numbers = st.integers(0, 3)
-placements = st.sampled_from(["R", "S(0)", "S(-1)", "SS(1,2)", "P(sum)"])
+placements = st.sampled_from(["R", "S(0)", "S(-1)", "SS(1,2)", "SG(-1,[3,0])", "P(sum)"])
 
 
 @st.composite
@@ -116,7 +116,7 @@ def test_packaged_files_keep_all_that_they_say(path: Path) -> None:
 
 def test_every_handed_kind_of_file_is_packaged() -> None:
     folders = {path.parent.name for path in packaged()}
-    assert folders >= {"cases", "sequences", "faults", "strided"}
+    assert folders >= {"cases", "sequences", "faults", "strided", "segmented"}
 
 
 def test_a_sequence_is_one_script_and_other_lines_are_many(tmp_path: Path) -> None:
@@ -164,6 +164,8 @@ def changed(base: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("src.mesh", ..., "this key to be given"),
         ("src.placements", ["S"], "a list of R, S(d)"),
         ("src.placements", ["SS(0,0)"], "a list of R, S(d)"),
+        ("src.placements", ["SG(0,[])"], "a list of R, S(d)"),
+        ("src.placements", ["SG(0,[2,-1])"], "a list of R, S(d)"),
         ("src.placements", ["P(mean)"], "a list of R, S(d)"),
         ("src.placements", "R", "a list of R, S(d)"),
         ("src.placements", [0], "a list of R, S(d)"),
@@ -282,11 +284,12 @@ def test_a_side_knows_its_ranks_row_major() -> None:
 
 
 def test_placements_are_read() -> None:
-    found = [read_placement(text) for text in ("R", "S(-2)", "SS(1,3)", "P(sum)")]
+    found = [read_placement(text) for text in ("R", "S(-2)", "SS(1,3)", "SG(-1,[4,0,12])", "P(sum)")]
     assert found == [
         Placement("R"),
         Placement("S", dim=-2),
         Placement("SS", dim=1, factor=3),
+        Placement("SG", dim=-1, sizes=(4, 0, 12)),
         Placement("P", op="sum"),
     ]
 

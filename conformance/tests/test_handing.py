@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from reshard_conformance.cases import Case, CaseError, Fault, Side
-from reshard_conformance.handing import Handed, MeshRef, check_fault, hand, placements, seen
+from reshard_conformance.handing import Handed, MeshRef, Segmented, check_fault, hand, placements, seen
 from reshard_conformance.oracle import Truth
 
 CASE = Case(5, (6, 4), "float32", Side((0, 1), ("S(0)",)), Side((1, 2, 3), ("S(0)",), "sliced"), expect="error:missing")
@@ -155,6 +155,7 @@ def test_placements_are_those_of_torch() -> None:
     assert [type(each) for each in made] == [Shard, Replicate]
     (strided,) = placements(Side((0,), ("SS(1,3)",)))
     assert (type(strided).__name__, strided.dim, strided.split_factor) == ("_StridedShard", 1, 3)  # type: ignore[attr-defined]  # of the strided one
+    assert placements(Side((0,), ("SG(-1,[2,0])",))) == (Segmented(-1, (2, 0)),)
     assert placements(Side((0,), ("P(sum)",))) == (Partial("sum"),)
 
 

@@ -62,13 +62,33 @@ def test_strided_shards_take_a_part_of_every_piece() -> None:
     assert [rows(case((8,), later), rank) for rank in range(4)] == [[0, 1], [4, 5], [2, 3], [6, 7]]
 
 
+@settings(deadline=None, derandomize=True)
+@given(st.integers(0, 40), st.sampled_from((1, 2, 3, 5, 40)), st.integers(1, 5))
+def test_a_strided_shard_is_a_chunk_of_every_chunk(length: int, factor: int, parts: int) -> None:
+    """Counted with slices: what torch itself splits is what the specification says."""
+    side, step = Side(tuple(range(parts)), (f"SS(0,{factor})",)), -(-length // factor)
+    pieces = [list(range(length))[piece * step : (piece + 1) * step] for piece in range(factor)]
+    for index in range(parts):
+        steps = [-(-len(piece) // parts) for piece in pieces]
+        held = [row for piece, few in zip(pieces, steps, strict=True) for row in piece[index * few : (index + 1) * few]]
+        assert rows(case((length,), side), index) == held
+
+
+def test_segments_are_cut_each_by_itself() -> None:
+    side = Side((0, 1), ("SG(-1,[4,0,3])",))
+    assert [rows(case((7,), side), rank) for rank in range(2)] == [[0, 1, 4, 5], [2, 3, 6]]
+    later = Side(((0, 1), (2, 3)), ("SG(0,[4,0,3])", "S(0)"))
+    assert [rows(case((7,), later), rank) for rank in range(4)] == [[0, 1], [4, 5], [2, 3], [6]]
+
+
 @st.composite
 def shardings(draw: st.DrawFn) -> Case:
     sizes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=2))
     ranks = draw(st.permutations(range(math.prod(sizes))))
     mesh = tuple(tuple(ranks[row * sizes[1] : (row + 1) * sizes[1]]) for row in range(sizes[0]))
-    texts = draw(st.lists(st.sampled_from(["S(0)", "S(1)", "S(-1)", "SS(0,2)"]), min_size=2, max_size=2))
-    shape = draw(st.tuples(st.integers(0, 7), st.integers(0, 7)))
+    texts = draw(st.lists(st.sampled_from(["S(0)", "S(1)", "S(-1)", "SS(0,2)", "SG(0,[0,2])"]), min_size=2, max_size=2))
+    rows = 2 if any(text.startswith("SG") for text in texts) else draw(st.integers(0, 7))
+    shape = rows, draw(st.integers(0, 7))
     return case(shape, Side(mesh, tuple(texts)))
 
 
@@ -182,6 +202,10 @@ def test_bools_stay_bools() -> None:
         Side((0, 1), ("S(1)",)),
         Side((0, 1), ("S(-2)",)),
         Side((0, 1), ("P(sum)",)),
+        Side((0, 1), ("SS(1,2)",)),
+        Side((0, 1), ("SG(-2,[4])",)),
+        Side((0, 1), ("SG(0,[2,1])",)),
+        Side(((0,), (1,)), ("S(0)", "SG(0,[4])")),
     ],
 )
 def test_equality_is_not_expected_of_a_layout_that_is_none(src: Side) -> None:

@@ -33,7 +33,7 @@ def test_packaged_cases_are_parameters(elsewhere: pytest.Pytester) -> None:
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] + outcomes["skipped"] == len(packaged())
     assert "failed" not in outcomes
-    result.stdout.fnmatch_lines(["*not claimed: strided*"])
+    result.stdout.fnmatch_lines(["*not claimed: agreement*"])
 
 
 def test_a_case_that_fails_is_a_test_that_fails(

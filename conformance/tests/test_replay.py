@@ -22,18 +22,19 @@ def verdicts(found: list[Replayed]) -> Counter[str]:
     return Counter("not claimed" if each.outcome is None else each.outcome.verdict for each in found)
 
 
-def test_golden_is_right_on_every_packaged_plain_case_and_sequence(sim: SimWorld) -> None:
+def test_golden_is_right_on_every_packaged_case_that_it_claims(sim: SimWorld) -> None:
     found = list(replay("golden", sim))
-    plain = [each for each in found if each.path.parent.name in {"cases", "sequences"}]
-    assert len(plain) >= 55
+    plain = [each for each in found if each.path.parent.name != "faults" and not each.missing]
+    assert {each.path.parent.name for each in plain} >= {"cases", "sequences", "strided", "segmented"}
+    assert len(plain) >= 70
     assert [(each.name, each.outcome.faults) for each in plain if each.outcome and each.outcome.faults] == []
     assert verdicts(plain) == {"pass": len(plain)}
 
 
 def test_what_golden_does_not_claim_is_told_apart(sim: SimWorld) -> None:
-    strided = list(replay("golden", sim, [path for path in packaged() if path.parent.name == "strided"]))
-    assert verdicts(strided) == {"not claimed": len(strided)}
-    assert {each.missing for each in strided} == {(Profile.STRIDED,)}
+    faults = list(replay("golden", sim, [path for path in packaged() if path.parent.name == "faults"]))
+    assert verdicts(faults) == {"not claimed": len(faults)}
+    assert {each.missing for each in faults} == {(Profile.AGREEMENT,)}
 
 
 def test_the_toy_plays_what_it_can(sim: SimWorld, gloo: GlooWorld, plugins: str, tmp_path: Path) -> None:
@@ -65,6 +66,7 @@ def test_a_step_has_a_name(sim: SimWorld, tmp_path: Path) -> None:
         (Clear((0,)), {Profile.AGREEMENT}),
         (Batch((CASE,)), {Profile.BATCH}),
         (Case(2, (4,), "int8", Side((0,), ("SS(0,2)",)), Side((1,), ("R",))), {Profile.STRIDED}),
+        (Case(2, (4,), "int8", Side((0,), ("R",)), Side((1,), ("SG(-1,[3,1])",))), {Profile.SEGMENTED}),
         (
             Case(2, (4,), "int8", CASE.src, CASE.dst, "error:missing", fault=Fault("src", (0,), "absent")),
             {Profile.AGREEMENT},
