@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from restripe import simulation
 from restripe.mapping import Degrees, Move, moves
 from restripe.models import parameters
-from restripe.planning import RankPlan
+from restripe.planning import RankPlan, turns
 from restripe.simulation import Simulation, ordered, simulate
 from restripe.spelling import layout
 from restripe.totals import Totals
@@ -25,6 +25,9 @@ MAPPINGS = [
     ("qwen3-30b-a3b", "EP8xPP2", "TP8xDP2"),
     ("qwen3-30b-a3b", "EP4xDP2", "TP4xEP1xDP2"),
     ("qwen3-30b-a3b", "EP4xETP2", "EP8"),
+    ("qwen3-30b-a3b", "DP12", "TP1"),  # as many holders as a layer has tensors
+    ("qwen3-30b-a3b", "DP8", "TP2"),
+    ("qwen3-4b", "DP11", "TP1"),
 ]
 
 
@@ -45,7 +48,7 @@ def test_a_plan_knows_ranks_by_their_order_alone(drawn: Drawn) -> None:
 def test_what_is_planned_once_counts_as_often_as_it_occurs() -> None:
     tensors = [move for move in mapped("qwen3-30b-a3b", "EP2xPP3xDP3", "TP4xDP2") if move.name.count(".") < 3][:120]
     expected = Totals()
-    for turn, move in enumerate(tensors):
+    for turn, move in zip(turns(tensors), tensors, strict=True):
         expected.add(move, traffic(plans(move.src, move.dst, move.shape, turn)))
     found = simulate(tensors)["all"]
     assert 0 < found.distinct < found.tensors == 120

@@ -26,7 +26,7 @@ from restripe.errors import CaptureError, LayoutError, ReshardError
 from restripe.execution import execute
 from restripe.links import Links
 from restripe.links import release as release_links
-from restripe.planning import RankPlan, plan
+from restripe.planning import RankPlan, plan, turns
 from restripe.recent import Recent
 from restripe.staging import hand_back
 from restripe.streams import Mark, follow, hold
@@ -182,8 +182,8 @@ class State:
         last, its_turn, bound = self._last
         if turn == its_turn and key == last:
             return bound
-        turns = self._bound.get(key)
-        bound = None if turns is None else turns.get(turn)
+        known = self._bound.get(key)
+        bound = None if known is None else known.get(turn)
         for pair in () if bound is None else bound.pairs:
             self._plans.get(pair)  # it is used
         return bound
@@ -194,7 +194,10 @@ class State:
         plans = (
             []
             if call.key is None
-            else [self._plan(item, base.rank, call.turn + n) for n, item in enumerate(call.items)]
+            else [
+                self._plan(item, base.rank, call.turn + turn)
+                for item, turn in zip(call.items, turns(call.items), strict=True)
+            ]
         )
         self.agree(links, call.key, call.fault or fault_in(call, plans, base), call.items, options)
         with self._tearing():
@@ -230,11 +233,11 @@ class State:
 
     def _plan(self, item: Whole, rank: int, turn: int) -> RankPlan:
         """The rank's plan for the item, remembered once for each source holder whose turn it can be."""
-        turns = self._plans.made(pair_of(item), dict)
+        known = self._plans.made(pair_of(item), dict)
         turn %= item.src.replicas
-        if turn not in turns:
-            turns[turn] = plan(item.src, item.dst, item.shape, rank, turn)
-        return turns[turn]
+        if turn not in known:
+            known[turn] = plan(item.src, item.dst, item.shape, rank, turn)
+        return known[turn]
 
     def clear(self, twins: Iterable[Links] = ()) -> None:
         """Drop plans, agreements and every communicator made for the group but twins, of which those given.

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from restripe.layout import Layout
 from restripe.mapping import Move
+from restripe.planning import turns
 from restripe.totals import Totals
 from restripe.traffic import PlanFaultError, Traffic, plans, relabelled, traffic
 
@@ -65,7 +66,8 @@ def simulate(moves: Iterable[Move]) -> dict[str, Totals]:
     simulation = Simulation()
     whole = Totals()
     kinds: dict[str, Totals] = {}
-    for turn, move in enumerate(moves):
+    submission = list(moves)
+    for turn, move in zip(turns(submission), submission, strict=True):
         before = simulation.distinct
         found = simulation.traffic(move, turn)
         for totals in (kinds.setdefault(move.kind, Totals()), whole):

@@ -3,5 +3,6 @@
 from restripe.planning.plan import FanOut, FanOutKind, Message, RankPlan, Reason
 from restripe.planning.planner import plan
 from restripe.planning.rounds import Part, rounds
+from restripe.planning.turns import turns
 
-__all__ = ["FanOut", "FanOutKind", "Message", "Part", "RankPlan", "Reason", "plan", "rounds"]
+__all__ = ["FanOut", "FanOutKind", "Message", "Part", "RankPlan", "Reason", "plan", "rounds", "turns"]

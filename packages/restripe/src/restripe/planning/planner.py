@@ -40,6 +40,12 @@ def plan(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, turn: int 
     return _Planner(Partition(src, shape), Partition(dst, shape), turn).plan(rank)
 
 
+def takers(src: Layout, dst: Layout, shape: tuple[int, ...]) -> int:
+    """How many targets take from one source shard, at most."""
+    planner = _Planner(Partition(src, shape), Partition(dst, shape), 0)
+    return math.prod(out.most for out, _ in (each.widths for each in planner.meetings))
+
+
 class _End(NamedTuple):
     """The other end of a meeting, in one tensor dim or in all.
 
