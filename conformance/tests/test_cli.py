@@ -13,11 +13,13 @@ from typing import Protocol
 import pytest
 from typer.testing import CliRunner
 
-from reshard_conformance.cases import Case, Clear, Fault, Side, packaged, save
+from reshard_conformance.cases import Case, Clear, Fault, Side, load, packaged, save
 from reshard_conformance.cli import app
+from reshard_conformance.contract import Profile
 from reshard_conformance.mutants import devices
 from reshard_conformance.mutants.zoo import MUTANTS
 from reshard_conformance.profiles import PROPERTIES
+from reshard_conformance.replay import needs
 from reshard_conformance.requirements import requirements
 
 GOOD = Case(2, (4, 6), "float32", Side((0,), ("S(0)",)), Side((1,), ("S(1)",)), name="good")
@@ -42,7 +44,8 @@ Invoke = Callable[..., Result]
 @pytest.fixture
 def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
     """Runs a command in an empty folder, with little to play."""
-    few = {"exact": (1, 6, 40), "models": (0, 0, 0), "submissions": (0, 0, 0)}
+    few = {"exact": (1, 6, 40), "strided": (1, 5, 20), "segmented": (1, 5, 20)}
+    few |= dict.fromkeys(("models", "submissions", "soak"), (0, 0, 0))
     monkeypatch.setattr("reshard_conformance.plan.AMOUNTS", {"sim": few})
     monkeypatch.setattr("reshard_conformance.plan.OTHERS", {"sim": (1, 1, 8)})
     monkeypatch.chdir(tmp_path)
@@ -59,7 +62,8 @@ def last(result: Result) -> str:
 
 def test_run_ends_with_the_certified_line(invoke: Invoke) -> None:
     result = invoke("run", "--implementation", "golden", "--jobs", "1", "--seed", "5")
-    assert re.fullmatch(r"certified: golden 0\.1\.0 core L3 over (\d+) layouts \(sim \1\), 0 failures", last(result))
+    form = r"certified: golden 0\.1\.0 core L3, strided, segmented over (\d+) layouts \(sim \1\), 0 failures"
+    assert re.fullmatch(form, last(result))
     assert result.exit_code == 0
     assert "--seed 5 for the fresh part" in result.output
     assert "torch 2." in result.output
@@ -147,8 +151,9 @@ def test_what_is_asked_for_wrongly_is_exit_code_2(invoke: Invoke, arguments: tup
 
 def test_replay_counts_and_tells_what_is_not_claimed(invoke: Invoke) -> None:
     result = invoke("replay", "--implementation", "golden")
-    strided = [path for path in packaged() if path.parent.name == "strided"]
-    assert f"not claimed (strided): {len(strided)}: " in result.output
+    scripts = [script for path in packaged() for script in load(path)]
+    missing = sum(len(script) for script in scripts if Profile.AGREEMENT in needs(script))
+    assert f"not claimed (agreement): {missing}: " in result.output
     assert re.fullmatch(r"\d+ passed, 0 failed", last(result))
     assert result.exit_code == 0
 

@@ -44,7 +44,19 @@ def test_a_good_run_is_certified_in_the_fixed_form() -> None:
     assert found.problems == []
     assert found.exit_code == 0
     assert found.line == "certified: thing 1.2 core L3 over 3 layouts (sim 2, gloo 1), 0 failures"
-    assert words(found, "RS-LAYOUT-1", "RS-LAYOUT-10", "RS-BATCH-1") == ["passed", "planned", "not claimed"]
+    planned = next(entry.id for entry in requirements() if entry.profile and entry.planned)
+    assert words(found, "RS-LAYOUT-1", planned, "RS-BATCH-1") == ["passed", "planned", "not claimed"]
+
+
+def test_a_property_answers_for_the_classes_of_its_profile() -> None:
+    """Of core's where the profile has none; those of other profiles have no say."""
+    coverage = Coverage(Level.L3, (8,), 100)
+    coverage.counts.update({kind.name: 50 for kind in CLASSES if kind.profile is Profile.STRIDED})
+    shown = {"RS-LAYOUT-12": ("a strided dim cut again",)}
+    tallies = [Tally("sim", "all", profile, shown, coverage, floors=True, scripts=60) for profile in Profile]
+    under = {tally.profile for tally in tallies if tally.under}
+    assert under == set(Profile) - {Profile.STRIDED}
+    assert [tally.profile for tally in tallies if tally.shows("RS-LAYOUT-12")] == [Profile.STRIDED]
 
 
 def test_profiles_are_named_in_their_order() -> None:

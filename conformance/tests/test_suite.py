@@ -23,7 +23,8 @@ from reshard_conformance.worlds.sim import SimWorld
 @pytest.fixture(autouse=True)
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quick run of a few hundred scripts; chunks carry their amounts into worker processes."""
-    few = {"exact": (2, 6, 40), "models": (1, 1, 1), "submissions": (0, 0, 0)}
+    few = {"exact": (2, 6, 40), "models": (1, 1, 1), "submissions": (0, 0, 0), "soak": (0, 0, 0)}
+    few |= {"strided": (1, 6, 40), "segmented": (1, 6, 40)}
     monkeypatch.setattr(
         "reshard_conformance.plan.AMOUNTS", {"sim": few, "gloo": {**few, "exact": (1, 1, 10), "models": (0, 0, 0)}}
     )
@@ -74,13 +75,14 @@ def test_golden_is_certified() -> None:
     result = suite.run("golden", jobs=1, tell=tell)
     assert result.line.startswith("certified: golden ")
     assert (
-        f"core L3 over {len(result.layouts['sim'])} layouts (sim {len(result.layouts['sim'])}), 0 failures"
+        f"core L3, strided, segmented over {len(result.layouts['sim'])} layouts (sim {len(result.layouts['sim'])}), 0 failures"
         in result.line
     )
     assert result.exit_code == 0
     assert len(parts) == parts[0][1]
     assert {verdict.verdict for verdict in result.verdicts} == {"passed", "planned", "not claimed"}
-    assert list(result.tallies) == [("sim", name) for name, prop in PROPERTIES.items() if prop.profile is Profile.CORE]
+    claimed = [name for name, prop in PROPERTIES.items() if prop.profile in Golden.claims.profiles]
+    assert list(result.tallies) == [("sim", name) for name in claimed]
     assert result.fresh["sim"]
 
 
@@ -156,12 +158,12 @@ def test_only_the_named_profiles_are_judged() -> None:
 
 
 def test_a_claim_that_nothing_shows_is_not_in_the_certificate() -> None:
-    result = suite.run(Narrow(Level.L3, Profile.CORE, Profile.STRIDED))
+    result = suite.run(Narrow(Level.L3, Profile.CORE, Profile.FAULTS))
     assert result.line.startswith("certified: golden 0.1.0 core L3 over ")
 
 
 def test_nothing_is_certified_where_nothing_can_be_shown() -> None:
-    result = suite.run(Narrow(Level.L3, Profile.CORE, Profile.STRIDED), profiles=(Profile.STRIDED,))
+    result = suite.run(Narrow(Level.L3, Profile.CORE, Profile.FAULTS), profiles=(Profile.FAULTS,))
     assert result.exit_code == 1
     assert "none of these worlds shows any of the profiles" in result.line
 
