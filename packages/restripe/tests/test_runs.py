@@ -48,6 +48,9 @@ def drawn_runs(draw: st.DrawFn) -> Runs:
 @given(drawn_runs())
 @example(Runs(9, (Step(0, 4, pieces=2),)))
 @example(Runs(17, (Step(0, 4, pieces=2), Step(1, 2))))
+@example(
+    Runs(28, (Step(0, 4, pieces=3), Step(1, 4)))
+)  # the last coordinate has more of the shorter piece than of others
 def test_coordinates_hold_their_chunk_of_every_part(runs: Runs) -> None:
     for at, elements in everywhere(runs).items():
         intervals = runs.intervals(at)
@@ -70,6 +73,7 @@ def test_the_runs_that_meet_an_interval_come_in_order(runs: Runs, start: int, st
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(drawn_runs(), st.integers(1, 5))
+@example(Runs(11, (Step(0, 4, segments=(2, 4, 5)),)), 2)  # past a segment's shorter chunk
 @example(Runs(4, (Step(0, 2, pieces=3), Step(1, 2, pieces=3))), 2)  # a longer list may leave its first coordinate less
 def test_what_is_said_of_all_coordinates_holds_for_each(runs: Runs, count: int) -> None:
     lengths = [len(elements) for elements in everywhere(runs).values()]

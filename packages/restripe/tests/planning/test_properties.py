@@ -16,6 +16,7 @@ from .judge import Box, Shape, Side, Transfer, WorldPlan, groups, judge, meet, o
 
 LAYOUTS = 20_000
 
+TWO_ROWS = Drawn(6, (2, 5), Side((1,), (0,), (None,)), Side((5,), (1, 2, 3, 4, 5), (None,)))  # each in halves
 # 16 columns are chunks of 3, and chunks of 6 cut in halves: only the shorter chunk at the end, of 4, is cut across theirs.
 ODD_END = Drawn(18, (4, 16), Side((6,), tuple(range(6)), (1,)), Side((2, 3, 2), tuple(range(6, 18)), (None, 1, 1)))
 
@@ -180,6 +181,7 @@ def test_every_pair_of_layouts_obeys_the_laws() -> None:
 @settings(max_examples=500, deadline=None, derandomize=True)
 @given(larger())
 @example(ODD_END)
+@example(TWO_ROWS)
 def test_the_judge_agrees_about_larger_worlds(drawn: Drawn) -> None:
     """Many chunks a tensor dim, of sizes that share few divisors: striping is decided without walking over them."""
     check_judge(drawn, drawn.plans())

@@ -45,7 +45,7 @@ def grid(dst: Partition) -> tuple[int, ...]:
     left, found = dst.layout.replicas, []
     for cuts in dst.cuts:
         found.append(min(left, cuts.longest))
-        left = left // found[-1] if found[-1] == cuts.longest else 1
+        left //= found[-1]
     return tuple(found)
 
 
