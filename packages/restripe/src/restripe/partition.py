@@ -17,7 +17,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from restripe.cuts import Coordinates, Cuts, Region, ravel, unravel
 from restripe.layout import Layout, Mesh
-from restripe.placements import check_segments, shard_dims
+from restripe.placements import check_segments
 from restripe.runs import Runs, Step, plain_order
 from restripe.segmented import Segmented
 
@@ -46,7 +46,11 @@ class Partition:
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        check_segments(self.layout.placements, self.shape)
+        self._targets  # noqa: B018  (refuse what does not fit at birth)
+
+    @cached_property
+    def _targets(self) -> tuple[int | None, ...]:
+        return check_segments(self.layout.placements, self.shape)
 
     @property
     def mesh(self) -> Mesh:
@@ -57,9 +61,12 @@ class Partition:
     def steps(self) -> tuple[tuple[Step, ...], ...]:
         """For each tensor dim how the mesh dims that shard it cut, left to right."""
         placements, sizes = self.layout.placements, self.mesh.shape
-        targets = shard_dims(placements, len(self.shape))
         return tuple(
-            tuple(_step(m, sizes[m], placements[m]) for m, target in enumerate(targets) if target == d and sizes[m] > 1)
+            tuple(
+                _step(m, sizes[m], placements[m])
+                for m, target in enumerate(self._targets)
+                if target == d and sizes[m] > 1
+            )
             for d in range(len(self.shape))
         )
 
@@ -131,8 +138,10 @@ class Partition:
     def region(self, rank: int) -> Region | None:
         """What the rank owns, or None outside the mesh."""
         place = self.place(rank)
-        if place is None:
-            return None
+        return None if place is None else self.region_of(place)
+
+    def region_of(self, place: Place) -> Region:
+        """What the ranks at a place own."""
         return tuple(cuts.intervals(at) for cuts, at in zip(self.cuts, place.shard, strict=True))
 
 

@@ -88,32 +88,33 @@ class _Planner:
         return [meeting(out, into, numbered=numbered) for out, into in zip(self.src.cuts, self.targets, strict=True)]
 
     def plan(self, rank: int) -> RankPlan:
-        source, destination = self.src.region(rank), self.dst.region(rank)
+        source_place, place = self.src.place(rank), self.dst.place(rank)
+        source = None if source_place is None else self.src.region_of(source_place)
+        destination = None if place is None else self.dst.region_of(place)
         copies: tuple[Region, ...] = ()
         sends: list[Message] = []
         receives: list[Message] = []
         if self.reason is Reason.LOCAL:
             copies = (destination,) if destination is not None and _holds(destination) else ()
         elif self.reason is not Reason.EMPTY:
-            receives = sorted(self._receives(rank), key=itemgetter(0))
+            receives = sorted(self._receives(rank, source_place, place), key=itemgetter(0))
             copies = tuple(message.region for message in receives if message.peer == rank)
             receives = [message for message in receives if message.peer != rank]
-            sends = sorted(self._sends(rank), key=itemgetter(0))
+            sends = sorted(self._sends(rank, source_place), key=itemgetter(0))
         return RankPlan(
             source,
             destination,
             copies,
             tuple(sends),
             tuple(receives),
-            self._fan_out(rank),
+            self._fan_out(place, destination),
             self.reason,
             tuple(each.widths for each in self.meetings),
             self._staging(),
         )
 
-    def _receives(self, rank: int) -> Iterator[Message]:
+    def _receives(self, rank: int, mine: Place | None, place: Place | None) -> Iterator[Message]:
         """What the rank's target takes from each source shard, its own included."""
-        place, mine = self.dst.place(rank), self.src.place(rank)
         if place is None or place.replica >= math.prod(self.stripes):
             return
         own = None if mine is None else self.src.shard_offset(mine.shard)
@@ -127,9 +128,8 @@ class _Planner:
             else:
                 yield Message(ranks[shard] if holders == 1 else self._holder(shard, number, rank), region, band)
 
-    def _sends(self, rank: int) -> Iterator[Message]:
+    def _sends(self, rank: int, place: Place | None) -> Iterator[Message]:
         """What the rank sends: to every target that meets its region, where it is this holder's turn."""
-        place = self.src.place(rank)
         if place is None:
             return
         shard, holders = self.src.shard_offset(place.shard), self.src.layout.replicas
@@ -201,8 +201,7 @@ class _Planner:
         ends = zip(place.shard, self.stripes, numbers, strict=True)
         return [(*at, number) if stripes > 1 else at for at, stripes, number in ends]
 
-    def _fan_out(self, rank: int) -> FanOut | None:
-        place, region = self.dst.place(rank), self.dst.region(rank)
+    def _fan_out(self, place: Place | None, region: Region | None) -> FanOut | None:
         if (
             place is None
             or region is None
