@@ -205,10 +205,10 @@ class State:
 
     def _move(self, links: Links, call: Call, bound: Bound, stream: Any) -> None:
         try:
+            replicas = [links.replicas(layout) for layout in bound.splits]  # collective, also for ranks that only send
             if bound.posts is not None and links.post is not None:
                 links.post(*bound.posts, stream)
                 return
-            replicas = [links.replicas(layout) for layout in bound.splits]
             tensors = stand_ins(call.tensors) if bound.lazy else call.tensors
             starts = addresses(tensors) if bound.lazy else bound.starts
             execute(bound.program, tensors, starts, links.base, replicas, stream)
