@@ -228,7 +228,7 @@ def test_breaks_of_devices_need_a_device(invoke: Invoke, monkeypatch: pytest.Mon
 def test_a_break_that_survives_is_told(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     few = tuple(one for one in devices.BREAKS if one.kind.name in {"writer", "quiet"})
     harmless = devices.Break(devices.Unrecorded, "exact", 2)
-    for breaks, line, code in ((few, "2 killed, 0 not", 0), ((*few, harmless), "2 killed, 1 not", 1)):
+    for breaks, line, code in ((few, "2 caught, 0 not", 0), ((*few, harmless), "2 caught, 1 not", 1)):
         monkeypatch.setattr(devices, "BREAKS", breaks)
         monkeypatch.setattr(devices, "EXAMPLES", 10)
         result = invoke("mutants", "--world", "gloo", "--report", "there")
