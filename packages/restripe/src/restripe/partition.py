@@ -114,7 +114,7 @@ class Partition:
         at = unravel(replica, [self.mesh.shape[m] for m in inner])
         return sum(self._strides[m] * index for m, index in zip(inner, at, strict=True))
 
-    @property
+    @cached_property
     def replica_offsets(self) -> list[int]:
         """What each replica adds to its holder's index in the mesh, in replica order."""
         steps = [range(0, self._strides[m] * self.mesh.shape[m], self._strides[m]) for m in self.layout.replicating]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from restripe.coverage import flaw, merged, within
 from restripe.cuts import Intervals, Region, lengths
 from restripe.layout import Layout
-from restripe.planning import RankPlan, Reason, plan
+from restripe.planning import RankPlan, Reason, planner
 
 Members = tuple[int, ...]
 Plans = Mapping[int, RankPlan]
@@ -39,8 +39,8 @@ class Traffic:
 
 def plans(src: Layout, dst: Layout, shape: tuple[int, ...], turn: int = 0) -> dict[int, RankPlan]:
     """The plans of all ranks of both meshes; every other rank is idle."""
-    members = sorted({*src.mesh.ranks, *dst.mesh.ranks})
-    return {rank: plan(src, dst, shape, rank, turn) for rank in members}
+    shared = planner(src, dst, shape)
+    return {rank: shared.plan(rank, turn) for rank in sorted({*src.mesh.ranks, *dst.mesh.ranks})}
 
 
 def traffic(world: Plans) -> Traffic:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from restripe.cuts import Region
-from restripe.planning import Message, RankPlan, Reason, plan
+from restripe.planning import Message, RankPlan, Reason, plan, planner
 
 from .drawings import Drawn, box, drawings, larger
 from .judge import Box, Shape, Side, Transfer, WorldPlan, groups, judge, meet, owned, volume
@@ -192,3 +192,12 @@ def test_the_judge_agrees_about_larger_worlds(drawn: Drawn) -> None:
 def test_a_rank_plans_alone_as_it_does_among_all(drawn: Drawn) -> None:
     alone = [plan(*drawn.layouts(), drawn.shape, rank, drawn.turn) for rank in reversed(range(drawn.world))]
     assert alone[::-1] == drawn.plans()
+
+
+@settings(max_examples=1_000, deadline=None, derandomize=True)
+@given(drawings())
+def test_a_planner_that_ranks_and_turns_share_plans_as_one_of_each_rank_s_own(drawn: Drawn) -> None:
+    shared = planner(*drawn.layouts(), drawn.shape)
+    for turn in (drawn.turn, drawn.turn + 1):
+        found = [shared.plan(rank, turn) for rank in range(drawn.world)]
+        assert found == drawn._replace(turn=turn).plans()

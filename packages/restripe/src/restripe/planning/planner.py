@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import product
 from operator import itemgetter
@@ -18,7 +18,7 @@ from restripe.cuts import Coordinates, Cuts, Region, lengths, unravel
 from restripe.layout import Layout
 from restripe.partition import Partition, Place
 from restripe.planning.meeting import Chunks, Hit, Meeting, meeting
-from restripe.planning.plan import FanOut, FanOutKind, Message, RankPlan, Reason
+from restripe.planning.plan import FanOut, FanOutKind, Message, RankPlan, Reason, Width
 from restripe.planning.shape import View, decide, grid, striped, views
 from restripe.runs import Runs
 
@@ -37,13 +37,21 @@ def plan(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, turn: int 
         InvalidPlacementError: a shard dim that the shape does not have.
         ShapeError: a segmented shard whose segments do not add up to its dim.
     """
-    return _Planner(Partition(src, shape), Partition(dst, shape), turn).plan(rank)
+    return planner(src, dst, shape).plan(rank, turn)
+
+
+def planner(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Planner:
+    """What plans any rank and turn of one move; whoever plans many of them shares what is alike in all.
+
+    Raises:
+        InvalidPlacementError, ShapeError: as `plan`.
+    """
+    return Planner(Partition(src, shape), Partition(dst, shape))
 
 
 def takers(src: Layout, dst: Layout, shape: tuple[int, ...]) -> int:
     """How many targets take from one source shard, at most."""
-    planner = _Planner(Partition(src, shape), Partition(dst, shape), 0)
-    return math.prod(out.most for out, _ in (each.widths for each in planner.meetings))
+    return math.prod(out.most for out, _ in planner(src, dst, shape).widths)
 
 
 class _End(NamedTuple):
@@ -60,11 +68,20 @@ class _End(NamedTuple):
     total: int
 
 
+class _Group(NamedTuple):
+    """The replicas of one destination shard, in member order, and the elements of each one's stripe."""
+
+    members: tuple[int, ...]
+    stripes: tuple[int, ...]
+
+
 @dataclass(frozen=True)
-class _Planner:
+class Planner:
+    """A move between two partitions of one shape; nothing is found out before a plan needs it, and nothing twice."""
+
     src: Partition
     dst: Partition
-    turn: int
+    _groups: dict[int, _Group] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def reason(self) -> Reason:
@@ -87,7 +104,13 @@ class _Planner:
         numbered = self.src.layout.replicas > 1
         return [meeting(out, into, numbered=numbered) for out, into in zip(self.src.cuts, self.targets, strict=True)]
 
-    def plan(self, rank: int) -> RankPlan:
+    @cached_property
+    def widths(self) -> tuple[tuple[Width, Width], ...]:
+        """For each tensor dim, bounds on the targets that one source meets, and the reverse."""
+        return tuple(each.widths for each in self.meetings)
+
+    def plan(self, rank: int, turn: int = 0) -> RankPlan:
+        """What one rank does; see the function of that name."""
         source_place, place = self.src.place(rank), self.dst.place(rank)
         source = None if source_place is None else self.src.region_of(source_place)
         destination = None if place is None else self.dst.region_of(place)
@@ -97,10 +120,10 @@ class _Planner:
         if self.reason is Reason.LOCAL:
             copies = (destination,) if destination is not None and _holds(destination) else ()
         elif self.reason is not Reason.EMPTY:
-            receives = sorted(self._receives(rank, source_place, place), key=itemgetter(0))
+            receives = sorted(self._receives(rank, turn, source_place, place), key=itemgetter(0))
             copies = tuple(message.region for message in receives if message.peer == rank)
             receives = [message for message in receives if message.peer != rank]
-            sends = sorted(self._sends(rank, source_place), key=itemgetter(0))
+            sends = sorted(self._sends(rank, turn, source_place), key=itemgetter(0))
         return RankPlan(
             source,
             destination,
@@ -109,11 +132,11 @@ class _Planner:
             tuple(receives),
             self._fan_out(place, destination),
             self.reason,
-            tuple(each.widths for each in self.meetings),
-            self._staging(),
+            self.widths,
+            self.staging,
         )
 
-    def _receives(self, rank: int, mine: Place | None, place: Place | None) -> Iterator[Message]:
+    def _receives(self, rank: int, turn: int, mine: Place | None, place: Place | None) -> Iterator[Message]:
         """What the rank's target takes from each source shard, its own included."""
         if place is None or place.replica >= math.prod(self.stripes):
             return
@@ -126,19 +149,19 @@ class _Planner:
             if shard == own:
                 yield Message(rank, region, band)
             else:
-                yield Message(ranks[shard] if holders == 1 else self._holder(shard, number, rank), region, band)
+                yield Message(ranks[shard] if holders == 1 else self._holder(shard, number, turn, rank), region, band)
 
-    def _sends(self, rank: int, place: Place | None) -> Iterator[Message]:
+    def _sends(self, rank: int, turn: int, place: Place | None) -> Iterator[Message]:
         """What the rank sends: to every target that meets its region, where it is this holder's turn."""
         if place is None:
             return
         shard, holders = self.src.shard_offset(place.shard), self.src.layout.replicas
         chunks = [each for each in self.meetings if isinstance(each, Chunks)]
         numbered = holders > 1 and not self.near and len(chunks) == len(self.meetings)
-        for receiver, end in self._receiving(self._numbered(chunks, place) if numbered else self._takers(place)):
+        for receiver, end in self._receiving(self._numbered(chunks, turn, place) if numbered else self._takers(place)):
             if self.src.holds(receiver, shard):
                 continue
-            if numbered or holders == 1 or self._holder(shard, end.number, receiver) == rank:
+            if numbered or holders == 1 or self._holder(shard, end.number, turn, receiver) == rank:
                 yield Message(receiver, end.region, end.band)
 
     def _receiving(self, ends: Iterable[_End]) -> Iterator[tuple[int, _End]]:
@@ -155,7 +178,7 @@ class _Planner:
             for dim, (each, at) in enumerate(zip(self.meetings, place.shard, strict=True))
         )
 
-    def _numbered(self, chunks: Sequence[Chunks], place: Place) -> Iterator[_End]:
+    def _numbered(self, chunks: Sequence[Chunks], turn: int, place: Place) -> Iterator[_End]:
         """Those of them that this holder serves, where their numbers alone tell: the others are not looked at."""
 
         @cache
@@ -164,7 +187,7 @@ class _Planner:
 
         holders = self.src.layout.replicas
         totals = [each.count(at) for each, at in zip(chunks, place.shard, strict=True)]
-        for number in range((place.replica - self.turn) % holders, math.prod(totals), holders):
+        for number in range((place.replica - turn) % holders, math.prod(totals), holders):
             yield from _joint(taker(dim, index) for dim, index in enumerate(unravel(number, totals)))
 
     @cached_property
@@ -172,15 +195,15 @@ class _Planner:
         """Whether receivers may find a holder on their own host."""
         return not self.src.mesh.by_host.keys().isdisjoint(self.dst.mesh.by_host)
 
-    def _holder(self, shard: int, number: int, receiver: int) -> int:
+    def _holder(self, shard: int, number: int, turn: int, receiver: int) -> int:
         """The rank that serves a source shard's target of this number: on the receiver's host, where some hold it there."""
         host = self.dst.mesh.host(receiver) if self.near else None
         if host is not None:
             holders = [rank for rank in self.src.mesh.by_host.get(host, ()) if self.src.holds(rank, shard)]
             if holders:
                 place = self.dst.mesh.by_host[host].index(receiver)
-                return holders[(place + self.turn) % len(holders)]
-        replica = (number + self.turn) % self.src.layout.replicas
+                return holders[(place + turn) % len(holders)]
+        replica = (number + turn) % self.src.layout.replicas
         return self.src.mesh.ranks[shard + self.src.replica_offset(replica)]
 
     def _giver(self, dim: int, hit: Hit) -> _End:
@@ -210,10 +233,16 @@ class _Planner:
             or not _holds(region)
         ):
             return None
-        shard = self.dst.shard_offset(place.shard)
-        members = tuple(self.dst.mesh.ranks[shard + offset] for offset in self.dst.replica_offsets)
         kind = FanOutKind.ALL_GATHER if self.reason is Reason.STRIPED else FanOutKind.BROADCAST
-        return FanOut(kind, members, place.replica, self._stripe_lengths(lengths(region)))
+        members, stripes = self._group(self.dst.shard_offset(place.shard), region)
+        return FanOut(kind, members, place.replica, stripes)
+
+    def _group(self, shard: int, region: Region) -> _Group:
+        """The replicas of the shard of this offset, found once for all of them."""
+        if shard not in self._groups:
+            members = tuple(self.dst.mesh.ranks[shard + offset] for offset in self.dst.replica_offsets)
+            self._groups[shard] = _Group(members, self._stripe_lengths(lengths(region)))
+        return self._groups[shard]
 
     def _stripe_lengths(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
         """The elements of every member's stripe of a shard of these sizes: those of the last dims follow one another."""
@@ -224,7 +253,8 @@ class _Planner:
             found = [before * chunk for before in found for chunk in chunks]
         return (*found, *[0] * (self.dst.layout.replicas - len(found)))
 
-    def _staging(self) -> int:
+    @cached_property
+    def staging(self) -> int:
         """A bound on the elements that any rank packs and unpacks, by the row-major geometry of the layouts."""
         if self.reason in (Reason.EMPTY, Reason.LOCAL):
             return 0
