@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import Shard as Placed
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from restripe.binding import Buffer, Copy, Gather, Geometry, Round, Shard, Span, Spread, View, bind, copies, merged
+from restripe.binding import Shard, bind, copies, merged
 from restripe.layout import Layout, Mesh
 from restripe.planning import FanOut, RankPlan, plan, rounds
+from restripe.program import Buffer, Copy, Gather, Geometry, Round, Span, Spread, View
 
 from .planning.drawings import Drawn, drawings
 from .planning.judge import Side, owned

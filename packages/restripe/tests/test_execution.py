@@ -12,9 +12,9 @@ import torch
 from torch.distributed import _functional_collectives
 
 from restripe.arguments import addresses
-from restripe.binding import Buffer, Gather, Program, Round, Span, Spread, View
 from restripe.execution import execute
 from restripe.planning import Reason, plan
+from restripe.program import Buffer, Gather, Program, Round, Span, Spread, View
 
 from .conftest import Worlds
 from .moves import Maker, Move, Side, bits, contiguous, poisoned

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from restripe.binding import Buffer, Span, View
+from restripe.program import Buffer, Span, View
 from restripe.staging import (
     Memory,
     allocate,

@@ -1,133 +1,17 @@
-"""From a plan to memory: which bytes of which memory cross, and what is copied before and after; arithmetic on strides.
-
-A program knows no tensor, only the sizes and strides that it was made for, so a warm call with other tensors of the same
-geometry uses it again. Memory number 2i is the source of tensor i, 2i + 1 its destination; later numbers are buffers.
-"""
+"""From plans to a program: which bytes of which memory cross, and what is copied before and after; arithmetic on strides."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate, product
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from restripe.cuts import Region, lengths
 from restripe.planning import FanOutKind, Part, RankPlan
+from restripe.program import Buffer, Copy, Gather, Geometry, Program, Round, Sizes, Span, Spread, View, contiguous
 from restripe.stretches import Stretch, stretches, within
-
-Sizes = tuple[int, ...]
-
-
-class Geometry(NamedTuple):
-    """How a local tensor lies in memory: sizes and strides in elements of `itemsize` bytes (1, 2, 4 or 8).
-
-    Elements of 16 bytes count as two of 8, in a last dim of their own.
-    """
-
-    sizes: Sizes
-    strides: Sizes
-    itemsize: int
-
-    @classmethod
-    def of(cls, sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Geometry:
-        """The geometry of a tensor with elements of 1 to 16 bytes."""
-        if itemsize == 16:
-            return cls((*sizes, 2), (*(2 * stride for stride in strides), 1), 8)
-        return cls(tuple(sizes), tuple(strides), itemsize)
-
-    @property
-    def contiguous(self) -> bool:
-        """Whether the elements lie one after another in row-major order."""
-        return _contiguous(self.sizes, self.strides)
-
-    @property
-    def extent(self) -> int:
-        """The bytes from the first element to the end of the last; 0 where there is none."""
-        if not math.prod(self.sizes):
-            return 0
-        return (sum((n - 1) * stride for n, stride in zip(self.sizes, self.strides, strict=True)) + 1) * self.itemsize
-
-
-class View(NamedTuple):
-    """A strided piece of a memory, in elements from its first."""
-
-    memory: int
-    offset: int
-    sizes: Sizes
-    strides: Sizes
-
-
-class Span(NamedTuple):
-    """Adjacent bytes of a memory."""
-
-    memory: int
-    offset: int
-    length: int
-
-
-class Buffer(NamedTuple):
-    """A memory that a round allocates, in elements of `itemsize` bytes."""
-
-    memory: int
-    elements: int
-    itemsize: int
-
-
-class Gather(NamedTuple):
-    """An all-gather of equal stripes: its split's number, this rank's whole destination, its stripe, here or in the source."""
-
-    split: int
-    whole: Span
-    stripe: Span
-
-
-class Spread(NamedTuple):
-    """A broadcast of one member's stripe: its split's number, the member's, and where the stripe lies."""
-
-    split: int
-    root: int
-    stripe: Span
-
-
-Copy = tuple[View, View]  # into, out of
-
-
-@dataclass
-class Round:
-    """What is done for the messages of one round, in the order of the fields."""
-
-    buffers: list[Buffer] = field(default_factory=list)
-    packs: list[Copy] = field(default_factory=list)
-    sends: list[tuple[Span, int]] = field(default_factory=list)
-    receives: list[tuple[Span, int]] = field(default_factory=list)
-    unpacks: list[Copy] = field(default_factory=list)
-    rebuilds: list[Gather | Spread] = field(default_factory=list)
-    finishes: list[Copy] = field(default_factory=list)
-    drops: list[int] = field(default_factory=list)
-
-
-class Program(NamedTuple):
-    """A submission's rounds, how many memories they know, and whether they make tensors: buffers, or views to copy."""
-
-    rounds: list[Round]
-    memories: int
-    makes: bool
-
-    @property
-    def plain(self) -> bool:
-        """Whether all there is to do is one round of messages."""
-        return not self.makes and len(self.rounds) == 1 and not self.rounds[0].rebuilds
-
-
-Posts = list[tuple[int, int, int]]  # address, length in bytes, peer
-
-
-def posts(step: Round, starts: Sequence[Any]) -> tuple[Posts, Posts]:
-    """A round's sends and receives, where each memory starts at such an address."""
-    sends = [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.sends]
-    return sends, [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.receives]
 
 
 class Shard(NamedTuple):
@@ -148,7 +32,7 @@ class Shard(NamedTuple):
             offset += lies[0][0] * stride
             sizes.append(lies[0][1] - lies[0][0])
         sizes += self.geometry.sizes[len(region) :]  # the halves of 16-byte elements
-        if not _contiguous(sizes, self.geometry.strides):
+        if not contiguous(sizes, self.geometry.strides):
             return None
         return Span(self.memory, offset * self.geometry.itemsize, math.prod(sizes) * self.geometry.itemsize)
 
@@ -312,15 +196,6 @@ def _stripes(whole: Span, elements: Sequence[int]) -> list[Span]:
     size = whole.length // sum(elements)
     ends = accumulate((count * size for count in elements), initial=whole.offset)
     return [Span(whole.memory, start, count * size) for start, count in zip(ends, elements, strict=False)]
-
-
-def _contiguous(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    step = 1
-    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
-        if size != 1 and stride != step:
-            return False
-        step *= size
-    return True
 
 
 def _row_major(sizes: Sequence[int]) -> Sizes:

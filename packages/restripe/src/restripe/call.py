@@ -9,11 +9,12 @@ from typing import Literal, NamedTuple, get_args
 import torch
 
 from restripe.arguments import Given, Told, Whole, check, check_memory
-from restripe.binding import Posts, Program, bind, posts
+from restripe.binding import bind
 from restripe.comm import Communicator
 from restripe.errors import PRECEDENCE, LayoutError, ReshardError
 from restripe.layout import Layout
 from restripe.planning import RankPlan, Reason, rounds
+from restripe.program import Posts, Program, posts
 from restripe.staging import geometry, readable, writable
 
 Check = Literal["first", "always", "off"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from restripe.binding import Copy, Gather, Program, Round, Span, posts
 from restripe.comm import Communicator
+from restripe.program import Copy, Gather, Program, Round, Span, posts
 from restripe.staging import Memory, allocate
 
 

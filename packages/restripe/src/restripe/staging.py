@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from restripe.binding import Buffer, Geometry, Span, View
+from restripe.program import Buffer, Geometry, Span, View
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
