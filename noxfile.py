@@ -84,6 +84,13 @@ def gpu_mutants(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu_tests(session: nox.Session) -> None:
+    """restripe's own tests on two GPUs: CUDA graphs and work handles; skipped where there are fewer."""
+    prepare(session, *PACKAGES, "nccl4py[cu13]")
+    session.run("pytest", "packages/restripe/tests/gpu", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Time planning against the tests' quadratic planner and simulate whole models; needs no GPU. -- --out DIR for the files."""
     prepare(session, "torch==2.13.0", "numpy", "typer", "rich", "matplotlib")
