@@ -17,6 +17,7 @@ from restripe.cli import app, chosen, worlds
 from restripe.spelling import SpellingError
 
 PAIR = ("explain", "--shape", "4096x2560", "--src", "8:S(0)", "--dst", "2x4:R,S(1)")
+HOST = ("--host-ranks", "8")
 MODEL = ("--model", "qwen3-4b", "--train", "TP2xDP4", "--generate", "TP4xDP2")
 
 
@@ -89,6 +90,30 @@ def test_simulate() -> None:
     assert found["all"]["busiest_sender_ratio"] == pytest.approx(1)
 
 
+#: Six of eight holders are on the first host, six of eight receivers on the second.
+HOSTS = ("--src", "8:R", "--src-ranks", "0-5,8-9", "--dst", "8:S(0)", "--dst-ranks", "6-7,10-15")
+
+
+def test_hosts_come_first_once_they_are_given() -> None:
+    text = told("explain", "--shape", "4096x2560", *HOSTS)
+    assert "all take turns; 4 of 8 messages stay within a host" in text
+    assert "busiest sender 2.62 MB, 1.00 times the least possible" in text
+    text = told("explain", "--shape", "4096x2560", *HOSTS, "--host-ranks", "8")
+    assert "those on the receiver's host first; 8 of 8 messages stay within a host" in text
+    assert "busiest sender 7.86 MB, 3.00 times the least possible" in text
+
+
+def test_a_model_on_hosts() -> None:
+    """Twelve trainers fill one host and half of the next, where four of the generators are."""
+    degrees = ("--model", "qwen3-4b", "--train", "DP12", "--generate", "TP4xDP2")
+    in_turn, near = (json.loads(told("simulate", *degrees, "--json", *rest))["all"] for rest in ((), HOST))
+    assert in_turn["holders"] == {"turns": 396}
+    assert near["holders"] == {"near": 396}
+    assert 0 < in_turn["messages_within_a_host"] < near["messages_within_a_host"] == near["messages"] / 2
+    assert in_turn["busiest_sender_ratio"] < 1.1 < near["busiest_sender_ratio"]
+    assert "holders: those on the receiver's host first; 1,584 of 3,168 messages" in told("explain", *degrees, *HOST)
+
+
 def test_rates_change_the_prediction() -> None:
     def predicted(*rates: str) -> float:
         return float(json.loads(told("simulate", *MODEL, "--json", *rates))["all"]["predicted_ms"]["messages"])
@@ -105,6 +130,7 @@ def test_rates_change_the_prediction() -> None:
         ((*PAIR, "--dst-ranks", "8-9"), "expected one rank for each place of a mesh of shape (2, 4)"),
         ((*PAIR[:-1], "8:S(2)"), "names tensor dim 2, but the tensor has 2 dims"),
         ((*PAIR, "--link", "0"), "expected a link above 0, got 0.0"),
+        ((*PAIR, "--host-ranks", "0"), "expected a host above 0, got 0"),
         ((*PAIR, "--picture", "move.pdf"), "expected a picture's name to end in .svg or .png"),
         (("simulate", *MODEL[:-1], "TP3"), "layers.0.q has 32 heads, which do not spread evenly over TP3"),
     ],

@@ -84,3 +84,8 @@ def test_mappings_that_do_not_fit() -> None:
             moves(heads, Degrees(), Degrees(tp=degree))
     with pytest.raises(SpellingError, match="expected at most 1 pipeline stages, one a layer, got PP2"):
         moves(heads, Degrees(pp=2), Degrees())
+
+
+def test_meshes_know_their_hosts_where_these_are_given() -> None:
+    (move, *_) = moves(parameters("qwen3-4b"), Degrees.of("DP3"), Degrees.of("TP2"), 2)
+    assert (move.src.mesh.hosts, move.dst.mesh.hosts) == ((0, 0, 1), (1, 2))

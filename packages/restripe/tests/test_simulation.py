@@ -7,8 +7,10 @@ from dataclasses import fields
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from restripe import simulation
+from restripe.layout import Host
 from restripe.mapping import Degrees, Move, moves
 from restripe.models import parameters
 from restripe.planning import RankPlan, turns
@@ -17,7 +19,7 @@ from restripe.spelling import layout
 from restripe.totals import Totals
 from restripe.traffic import PlanFaultError, plans, relabelled, traffic
 
-from .planning.drawings import Drawn, drawings
+from .planning.drawings import Drawn, drawings, hosted
 
 MAPPINGS = [
     ("qwen3-4b", "DP8", "TP8"),
@@ -36,13 +38,24 @@ def mapped(model: str, train: str, generate: str) -> list[Move]:
 
 
 @settings(max_examples=1_000, deadline=None, derandomize=True)
-@given(drawings())
-def test_a_plan_knows_ranks_by_their_order_alone(drawn: Drawn) -> None:
-    src, dst = drawn.layouts()
+@given(drawings(), st.none() | st.lists(st.sampled_from(["a", "b", 7]), min_size=12, max_size=12))
+def test_a_plan_knows_ranks_by_their_order_and_hosts_by_which_are_the_same(
+    drawn: Drawn, hosts: list[Host] | None
+) -> None:
+    src, dst = drawn.layouts() if hosts is None else (hosted(each, hosts) for each in drawn.layouts())
     first, second, names = ordered(src, dst)
     assert {*first.mesh.ranks, *second.mesh.ranks} == set(range(len(names)))
     alike = relabelled(traffic(plans(first, second, drawn.shape, drawn.turn)), names)
     assert alike == traffic(plans(src, dst, drawn.shape, drawn.turn))
+
+
+def test_stages_alike_on_other_hosts_are_planned_once() -> None:
+    found = [
+        simulate(moves(parameters("qwen3-4b"), Degrees.of("PP2xDP8"), Degrees.of("DP2xTP8"), host))["all"]
+        for host in (None, 8)
+    ]
+    assert found[0].distinct == found[1].distinct
+    assert found[0].sent == found[1].sent
 
 
 def test_what_is_planned_once_counts_as_often_as_it_occurs() -> None:

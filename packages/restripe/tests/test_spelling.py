@@ -65,3 +65,8 @@ def test_what_cannot_be_read_is_answered_with_what_to_write(read: object, text: 
 def test_a_mesh_is_given_once() -> None:
     with pytest.raises(SpellingError, match="and a mesh '2x4' besides"):
         spelling.layout("2x4:R,S(0)", "2x4")
+
+
+def test_ranks_fill_hosts_in_order() -> None:
+    assert spelling.layout("4:R").mesh.hosts is None
+    assert spelling.layout("4:R", None, "7,0,8-9", host=4).mesh.hosts == (1, 0, 2, 2)

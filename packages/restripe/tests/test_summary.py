@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 from rich.console import Console
 
 from restripe.cost import Rates
 from restripe.mapping import Degrees, moves
 from restripe.models import parameters
+from restripe.planning import Holders
 from restripe.simulation import simulate
-from restripe.summary import amount, by_kind, figures, verdict
+from restripe.summary import amount, by_kind, figures, holders, verdict
+from restripe.totals import Totals
 
 MOVES = moves(parameters("qwen3-4b"), Degrees.of("TP2xDP4"), Degrees.of("TP4xDP2"))
 TOTALS = simulate(MOVES)
@@ -38,8 +41,20 @@ def test_the_verdict() -> None:
     assert "busiest sender 908 MB, 1.00 times the least possible" in lines
 
 
+def test_which_holders_send() -> None:
+    still = Totals()
+    assert holders(still, Rates()) == "none has to send"
+    assert holders(TOTALS["all"], Rates(host=16)) == "all take turns; 3,168 of 3,168 messages stay within a host"
+    mixed = Totals(messages=Counter({(0, 8): 3, (8, 9): 2}), holders=Counter({Holders.ONE: 4, Holders.NEAR: 1}))
+    assert holders(mixed, Rates()) == (
+        "one has each part (4 tensors), those on the receiver's host first (1 tensors); 2 of 5 messages stay within a host"
+    )
+
+
 def test_figures_are_json() -> None:
     told = json.loads(json.dumps(figures(TOTALS["all"], Rates())))
     assert told["crossing_bytes"] == told["bytes"] == 7_267_018_752
     assert told["plans"] == {"striped": 396}
+    assert told["holders"] == {"turns": 396}
+    assert (told["messages"], told["messages_within_a_host"]) == (3_168, 0)
     assert told["predicted_ms"]["all"] == sum(told["predicted_ms"][part] for part in ("messages", "copies", "fan_out"))

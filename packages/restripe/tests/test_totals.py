@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from restripe.cost import Rates
 from restripe.mapping import Move
-from restripe.planning import Reason
+from restripe.planning import Holders, Reason
 from restripe.spelling import layout
 from restripe.totals import Totals, bound
 from restripe.traffic import plans, traffic
@@ -38,6 +39,17 @@ def test_bytes_of_two_tensors() -> None:
     balance = totals.balance()
     assert (balance.sender, balance.sender_bound, balance.sending) == (8, 8, 1)
     assert (balance.receiver, balance.receiver_bound, balance.receiving) == (8, 8, 1)
+
+
+def test_which_holders_send_and_what_stays_within_a_host() -> None:
+    on_hosts = Move("", "", (4,), torch.int8, layout("2:R", host=2), layout("2:S(0)", first=2, host=2))
+    near = Move("", "", (4,), torch.int8, layout("3:R", host=2), layout("1:R", first=3, host=2))
+    one = Move("", "", (4,), torch.int8, layout("1:R"), layout("1:R", first=1))
+    still = Move("", "", (4,), torch.int8, layout("2:R"), layout("2:R"))
+    totals = counted(on_hosts, near, one, still)
+    assert totals.holders == {Holders.TURNS: 1, Holders.NEAR: 1, Holders.ONE: 1}
+    assert totals.sent == {(0, 2): 2, (1, 3): 2, (2, 3): 4, (0, 1): 4}
+    assert totals.near(Rates(host=2)) == 2
 
 
 def test_the_busiest_is_held_against_an_even_share() -> None:

@@ -23,7 +23,7 @@ from restripe.mapping import Degrees, Move, moves
 from restripe.models import MODELS, parameters
 from restripe.simulation import simulate
 from restripe.spelling import SpellingError
-from restripe.summary import balance, by_kind, figures, predicted, verdict
+from restripe.summary import balance, by_kind, figures, holders, predicted, verdict
 
 __all__ = ["app"]
 
@@ -44,7 +44,13 @@ Network = Annotated[
     float, typer.Option(help="GB/s into and out of a rank between hosts; 45 is one 400 Gb/s adapter a GPU.")
 ]
 Memory = Annotated[float, typer.Option(help="GB/s at which a GPU packs and copies pieces; 620 was measured on H200.")]
-Host = Annotated[int, typer.Option(help="Ranks a host, which fill hosts in order; 8 GPUs are usual.")]
+Host = Annotated[
+    int | None,
+    typer.Option(
+        help="Ranks a host, which fill hosts in order: holders on a receiver's host then come first. "
+        f"Left out, meshes know no hosts, and times are predicted for {DEFAULT.host} ranks a host."
+    ),
+]
 Model = Annotated[str, typer.Option(help=f"A model: {', '.join(MODELS)}.")]
 Train = Annotated[
     str, typer.Option(help=f"How the trainer, on the first ranks, holds the model: {DEGREES}, such as EP8xPP2.")
@@ -82,11 +88,11 @@ def explain(
     link: Link = DEFAULT.link,
     network: Network = DEFAULT.network,
     memory: Memory = DEFAULT.memory,
-    host_ranks: Host = DEFAULT.host,
+    host_ranks: Host = None,
 ) -> None:
     """Show what a move does: one tensor between two layouts, or a model between a trainer and a generator."""
     with refused():
-        rates = Rates(latency_us, message_us, link, network, memory, host_ranks)
+        rates = rated(latency_us, message_us, link, network, memory, host_ranks)
         if bool(model) == bool(shape):
             raise SpellingError(
                 "expected a tensor (--shape 4096x2560 --src 8:S(0) --dst 2x4:R,S(1)) "
@@ -94,11 +100,14 @@ def explain(
             )
         if model:
             explain_model(
-                mapped(model, train, generate), rates, f"{model} from trainer {train} to generator {generate}", picture
+                mapped(model, train, generate, host_ranks),
+                rates,
+                f"{model} from trainer {train} to generator {generate}",
+                picture,
             )
             return
-        source = spelling.layout(src, src_mesh, src_ranks)
-        target = spelling.layout(dst, dst_mesh, dst_ranks, first=source.mesh.highest + 1)
+        source = spelling.layout(src, src_mesh, src_ranks, host=host_ranks)
+        target = spelling.layout(dst, dst_mesh, dst_ranks, first=source.mesh.highest + 1, host=host_ranks)
         move = Move("tensor", "", spelling.shape(shape), spelling.dtype(dtype), source, target)
         explain_pair(Explained.of(move, turn), rates, most, picture)
 
@@ -128,7 +137,8 @@ def explain_model(tensors: list[Move], rates: Rates, title: str, picture: Path |
     console = Console(width=WIDTH)
     console.print(title, style="bold", highlight=False)
     console.print(by_kind(tensors, totals, rates))
-    for line in (balance(totals["all"]), f"predicted {predicted(totals['all'], rates)}"):
+    whole = totals["all"]
+    for line in (f"holders: {holders(whole, rates)}", balance(whole), f"predicted {predicted(whole, rates)}"):
         console.print(line, highlight=False)
 
 
@@ -143,12 +153,12 @@ def simulated(
     link: Link = DEFAULT.link,
     network: Network = DEFAULT.network,
     memory: Memory = DEFAULT.memory,
-    host_ranks: Host = DEFAULT.host,
+    host_ranks: Host = None,
 ) -> None:
     """Plan a whole model on every rank, and check that the plans pair up and write every destination byte exactly once."""
     with refused():
-        rates = Rates(latency_us, message_us, link, network, memory, host_ranks)
-        tensors = mapped(model, train, generate)
+        rates = rated(latency_us, message_us, link, network, memory, host_ranks)
+        tensors = mapped(model, train, generate, host_ranks)
         totals = simulate(tensors)
         if as_json:
             typer.echo(json.dumps({kind: figures(each, rates) for kind, each in totals.items()}, indent=1))
@@ -162,9 +172,14 @@ def simulated(
             console.print(line, highlight=False)
 
 
-def mapped(model: str, train: str, generate: str) -> list[Move]:
+def rated(latency: float, message: float, link: float, network: float, memory: float, host: int | None) -> Rates:
+    """The rates; hosts are of the usual size where none is given."""
+    return Rates(latency, message, link, network, memory, DEFAULT.host if host is None else host)
+
+
+def mapped(model: str, train: str, generate: str, host: int | None) -> list[Move]:
     """A model's tensors with their layouts."""
-    return moves(parameters(model), Degrees.of(train), Degrees.of(generate))
+    return moves(parameters(model), Degrees.of(train), Degrees.of(generate), host)
 
 
 @bench.callback()

@@ -13,7 +13,7 @@ from restripe.layout import Layout
 from restripe.mapping import Move
 from restripe.planning import RankPlan
 from restripe.spelling import told, written
-from restripe.summary import amount, balance, predicted
+from restripe.summary import amount, balance, holders, predicted
 from restripe.totals import Totals
 from restripe.traffic import Members, busiest_peers, contiguous, numel, plans, rebuilding, traffic, writes
 
@@ -63,6 +63,7 @@ def facts(one: Explained, rates: Rates) -> Table:
         f"a rank has at most {busiest_peers(one.world)} peers",
         "fan-out": fan_out(one),
         "staging": f"at most {amount(width * next(iter(one.world.values())).staging)} on a rank",
+        "holders": holders(totals, rates),
         "balance": balance(totals),
         "predicted": predicted(totals, rates),
     }

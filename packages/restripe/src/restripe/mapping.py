@@ -12,9 +12,9 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
-from restripe.layout import Layout, Mesh
+from restripe.layout import Layout
 from restripe.models import Parameter
-from restripe.spelling import SpellingError
+from restripe.spelling import SpellingError, filled
 
 _DEGREE = re.compile(r"(PP|DP|EP|ETP|TP)(\d+)")
 
@@ -83,14 +83,17 @@ class Move:
         return math.prod(self.shape)
 
 
-def moves(parameters: Sequence[Parameter], train: Degrees, generate: Degrees) -> list[Move]:
+def moves(parameters: Sequence[Parameter], train: Degrees, generate: Degrees, host: int | None = None) -> list[Move]:
     """Every parameter from the trainer, on the first ranks, to the generator, on those that follow.
+
+    Args:
+        host: how many ranks a host has, where hosts are to be known.
 
     Raises:
         SpellingError: more pipeline stages than layers, or heads that do not divide by the degree.
     """
     layers = max(parameter.layer for parameter in parameters) + 1
-    sides = _Side(train, 0, layers), _Side(generate, train.ranks, layers)
+    sides = _Side(train, 0, layers, host), _Side(generate, train.ranks, layers, host)
     return [Move(one.name, one.kind, one.shape, one.dtype, *(side.layout(one) for side in sides)) for one in parameters]
 
 
@@ -99,6 +102,7 @@ class _Side:
     degrees: Degrees
     first: int
     layers: int
+    host: int | None
 
     def __post_init__(self) -> None:
         if self.degrees.pp > self.layers:
@@ -107,7 +111,7 @@ class _Side:
     def layout(self, parameter: Parameter) -> Layout:
         """Where the parameter's stage holds it."""
         stage = (parameter.layer * self.degrees.pp) // self.layers
-        return _layout(self._dims(parameter), self.first + stage * self.degrees.stage)
+        return _layout(self._dims(parameter), self.first + stage * self.degrees.stage, self.host)
 
     def _dims(self, parameter: Parameter) -> tuple[tuple[int, int | None], ...]:
         """The mesh dims, outermost first: size, and the tensor dim that it shards."""
@@ -124,9 +128,9 @@ class _Side:
 
 
 @cache
-def _layout(dims: tuple[tuple[int, int | None], ...], first: int) -> Layout:
+def _layout(dims: tuple[tuple[int, int | None], ...], first: int, host: int | None) -> Layout:
     """The layout on the ranks from `first` on; dims of size 1 are left out. One object each, so that equal ones compare fast."""
     kept = [(size, dim) for size, dim in dims if size > 1] or [(1, None)]
     sizes = tuple(size for size, _ in kept)
     placements: list[Placement] = [Replicate() if dim is None else Shard(dim) for _, dim in kept]
-    return Layout(Mesh(sizes, tuple(range(first, first + math.prod(sizes)))), tuple(placements))
+    return Layout(filled(sizes, tuple(range(first, first + math.prod(sizes))), host), tuple(placements))

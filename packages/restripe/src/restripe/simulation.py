@@ -1,16 +1,15 @@
 """All ranks of a mapping at once: every plan of every tensor, checked, and what crosses in all.
 
 Equal tensors repeat from layer to layer and from stage to stage, so each distinct one is planned once: a pair of layouts, a
-shape, and the turn modulo the source's holders. A plan knows ranks by their order and by who is the same alone, so pairs of
-layouts that differ only in which ranks stand where, in the same order, count as one.
+shape, and a turn. A plan knows ranks by their order and by who is the same alone, and hosts by which are the same, so pairs
+of layouts that differ only in which ranks stand where, in the same order, count as one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
-from restripe.layout import Layout
+from restripe.layout import Host, Layout, Mesh
 from restripe.mapping import Move
 from restripe.planning import turns
 from restripe.totals import Totals
@@ -37,7 +36,7 @@ class Simulation:
         if pair not in self._orders:
             self._orders[pair] = ordered(*pair)
         src, dst, names = self._orders[pair]
-        key = src, dst, move.shape, turn % move.src.replicas
+        key = src, dst, move.shape, turn
         if key not in self._known:
             try:
                 self._known[key] = traffic(plans(*key))
@@ -47,14 +46,20 @@ class Simulation:
 
 
 def ordered(src: Layout, dst: Layout) -> tuple[Layout, Layout, dict[int, int]]:
-    """The layouts with every rank replaced by its place among all of them in rising order, and the ranks by place."""
+    """The layouts with every rank replaced by its place among all of them in rising order, and the ranks by place.
+
+    Hosts are replaced by their place among all of them, in the order in which the meshes name them.
+    """
     ranks = sorted({*src.mesh.ranks, *dst.mesh.ranks})
     place = {rank: number for number, rank in enumerate(ranks)}
-    first, second = (
-        Layout(replace(each.mesh, ranks=tuple(place[rank] for rank in each.mesh.ranks)), each.placements)
-        for each in (src, dst)
-    )
-    return first, second, dict(enumerate(ranks))
+    hosts: dict[Host, int] = {}
+
+    def renamed(layout: Layout) -> Layout:
+        mesh = layout.mesh
+        on = None if mesh.hosts is None else tuple(hosts.setdefault(host, len(hosts)) for host in mesh.hosts)
+        return Layout(Mesh(mesh.shape, tuple(place[rank] for rank in mesh.ranks), on), layout.placements)
+
+    return renamed(src), renamed(dst), dict(enumerate(ranks))
 
 
 def simulate(moves: Iterable[Move]) -> dict[str, Totals]:

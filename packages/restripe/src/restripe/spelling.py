@@ -73,12 +73,15 @@ def _placement(text: str) -> Placement:
     )
 
 
-def layout(text: str, mesh: str | None = None, on: str | None = None, *, first: int = 0) -> Layout:
+def layout(
+    text: str, mesh: str | None = None, on: str | None = None, *, first: int = 0, host: int | None = None
+) -> Layout:
     """The layout of `2x4:R,S(0)`: a mesh of 2 x 4 ranks and a placement for each of its dims.
 
     Args:
         mesh: the mesh's sizes, where `text` has placements alone.
         on: the mesh's ranks in row-major order; when None they count up from `first`.
+        host: how many ranks a host has, where hosts are to be known.
     """
     before, colon, after = text.partition(":")
     if bool(colon) == bool(mesh):
@@ -89,7 +92,12 @@ def layout(text: str, mesh: str | None = None, on: str | None = None, *, first: 
         )
     sizes = shape(mesh or before)
     members = tuple(range(first, first + math.prod(sizes))) if on is None else ranks(on)
-    return Layout(Mesh(sizes, members), placements(after if colon else text))
+    return Layout(filled(sizes, members, host), placements(after if colon else text))
+
+
+def filled(sizes: tuple[int, ...], members: tuple[int, ...], host: int | None) -> Mesh:
+    """The mesh of these ranks; where `host` tells how many ranks a host has, ranks fill hosts in order."""
+    return Mesh(sizes, members, None if host is None else tuple(rank // host for rank in members))
 
 
 def written(layout: Layout) -> str:

@@ -30,6 +30,16 @@ def balance(totals: Totals) -> str:
     )
 
 
+def holders(totals: Totals, rates: Rates) -> str:
+    """Which of the ranks that hold a part send it, and how many messages stay within a host for that."""
+    if not totals.holders:
+        return "none has to send"
+    several = len(totals.holders) > 1
+    goals = [f"{goal.value} ({count:,} tensors)" if several else goal.value for goal, count in totals.holders.items()]
+    messages = sum(totals.messages.values())
+    return f"{', '.join(goals)}; {totals.near(rates):,} of {messages:,} messages stay within a host"
+
+
 def predicted(totals: Totals, rates: Rates) -> str:
     """The time, and its parts."""
     time = totals.predicted(rates)
@@ -90,6 +100,7 @@ def figures(totals: Totals, rates: Rates) -> dict[str, Any]:
         "crossing_bytes": totals.crossed,
         "broadcast_way_bytes": totals.needed,
         "messages": sum(totals.messages.values()),
+        "messages_within_a_host": totals.near(rates),
         "fan_out_bytes": totals.spread,
         "busiest_sender_bytes": found.sender,
         "busiest_sender_ratio": found.sending,
@@ -97,6 +108,7 @@ def figures(totals: Totals, rates: Rates) -> dict[str, Any]:
         "busiest_receiver_ratio": found.receiving,
         "predicted_ms": {"messages": time.messages, "copies": time.copies, "fan_out": time.rebuild, "all": time.total},
         "plans": {reason.name.lower(): count for reason, count in totals.reasons.items()},
+        "holders": {goal.name.lower(): count for goal, count in totals.holders.items()},
     }
 
 
@@ -109,6 +121,7 @@ def verdict(totals: Totals, rates: Rates) -> list[str]:
         f"every byte once: {totals.needed:,} bytes of destination shards, each written exactly once; every send has its receive",
         f"{crossing}, then {totals.spread:,} bytes among replicas",
         f"the broadcast way: {totals.needed:,} bytes{times}: every destination rank is sent its own shards from a gathered copy",
+        f"holders: {holders(totals, rates)}",
         balance(totals),
         f"predicted {predicted(totals, rates)}",
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from restripe.cost import Prediction, Rates, predict
 from restripe.mapping import Move
-from restripe.planning import Reason
+from restripe.planning import Holders, Reason, holders
 from restripe.traffic import Members, Traffic, loads
 
 
@@ -18,8 +18,9 @@ class Totals:
 
     `size` counts every tensor once, `needed` every destination rank's shards. `sent` is by (sender, receiver), and so is
     `messages`, their number. `copied` is by rank, what it copies in its own memory. `rebuilt` is by the members of a replica
-    group, the most that one of them gets from its fan-outs; `spread` is what all ranks get from them. `shared` has the bytes
-    that the ranks of a mesh send (first) and receive (second).
+    group, the most that one of them gets from its fan-outs; `spread` is what all ranks get from them. `reasons` and `holders`
+    count tensors, the latter those that cross. `shared` has the bytes that the ranks of a mesh send (first) and receive
+    (second).
     """
 
     tensors: int = 0
@@ -32,6 +33,7 @@ class Totals:
     copied: Counter[int] = field(default_factory=Counter)
     rebuilt: Counter[Members] = field(default_factory=Counter)
     reasons: Counter[Reason] = field(default_factory=Counter)
+    holders: Counter[Holders] = field(default_factory=Counter)
     shared: tuple[Counter[frozenset[int]], Counter[frozenset[int]]] = field(
         default_factory=lambda: (Counter(), Counter())
     )
@@ -48,6 +50,8 @@ class Totals:
         self.size += width * move.numel
         self.needed += width * found.needed
         self.reasons[found.reason] += 1
+        if found.sent:
+            self.holders[holders(move.src, move.dst)] += 1
         self._count(width, found)
         crossed = width * sum(found.sent.values())
         for shared, layout in zip(self.shared, (move.src, move.dst), strict=True):
@@ -67,6 +71,10 @@ class Totals:
         """The busiest sender and receiver beside the lower bounds."""
         out, into = (max(each.values(), default=0) for each in loads(self.sent))
         return Balance(out, bound(self.shared[0]), into, bound(self.shared[1]))
+
+    def near(self, rates: Rates) -> int:
+        """How many messages stay within a host."""
+        return sum(times for pair, times in self.messages.items() if rates.near(*pair))
 
     def predicted(self, rates: Rates) -> Prediction:
         """The time of this submission."""

@@ -1,5 +1,6 @@
 """Random pairs of layouts, as sides that the judge reads and as restripe's own layouts."""
 
+from collections.abc import Sequence
 from math import prod
 from random import Random
 from typing import NamedTuple
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate, Shard
 
 from restripe.cuts import Region
-from restripe.layout import Layout, Mesh
+from restripe.layout import Host, Layout, Mesh
 from restripe.planning import RankPlan, plan
 
 from .judge import Box, Shape, Side
@@ -57,6 +58,12 @@ def layout(side: Side, tensor_dims: int, negative: bool = False) -> Layout:
     shift = tensor_dims if negative else 0
     placements = tuple(Replicate() if dim is None else Shard(dim - shift) for dim in side.shards)
     return Layout(Mesh(side.mesh, side.ranks), placements)
+
+
+def hosted(layout: Layout, hosts: Sequence[Host]) -> Layout:
+    """The same where each rank's host is known."""
+    mesh = layout.mesh
+    return Layout(Mesh(mesh.shape, mesh.ranks, tuple(hosts[rank] for rank in mesh.ranks)), layout.placements)
 
 
 def box(region: Region) -> Box:

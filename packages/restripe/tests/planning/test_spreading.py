@@ -1,8 +1,6 @@
 """Which holder of a replicated source sends: the turns, and the load that they leave on each holder."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 import pytest
@@ -11,9 +9,9 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate, Shard
 
 from restripe.layout import Layout, Mesh
-from restripe.planning import RankPlan, plan
+from restripe.planning import Holders, RankPlan, holders, plan
 
-from .drawings import EVEN_SIZES, FITTING, ORDERS, Drawn, box, drawings, side, sizes
+from .drawings import EVEN_SIZES, FITTING, ORDERS, Drawn, box, drawings, hosted, side, sizes
 from .judge import Box, Side, groups
 
 
@@ -72,12 +70,6 @@ def test_a_turn_moves_every_remote_receiver_to_the_next_holder(drawn: Drawn, tur
             assert senders(after)[region] == held[(held.index(sender) + turns) % len(held)]
 
 
-def hosted(layout: Layout, hosts: Sequence[int]) -> Layout:
-    """The same where each rank's host is known."""
-    mesh = layout.mesh
-    return replace(layout, mesh=Mesh(mesh.shape, mesh.ranks, tuple(hosts[rank] for rank in mesh.ranks)))
-
-
 @settings(max_examples=1_500, deadline=None, derandomize=True)
 @given(drawings(), st.lists(st.integers(0, 3), min_size=12, max_size=12))
 def test_holders_on_the_receiver_s_host_come_first(drawn: Drawn, hosts: list[int]) -> None:
@@ -99,6 +91,7 @@ def test_holders_on_the_receiver_s_host_come_first(drawn: Drawn, hosts: list[int
 def test_hosts_that_no_receiver_shares_change_nothing(drawn: Drawn) -> None:
     src, dst = drawn.layouts()
     apart = hosted(src, range(12)), hosted(dst, range(12, 24))
+    assert holders(*apart) is (Holders.ONE if src.replicas == 1 else Holders.TURNS)
     assert [plan(*apart, drawn.shape, rank, drawn.turn) for rank in range(drawn.world)] == drawn.plans()
 
 
@@ -107,6 +100,7 @@ def test_receivers_on_one_host_take_its_holders_in_turn() -> None:
     hosts = [*(rank // 8 for rank in range(16)), *(rank // 8 for rank in range(16))]
     src = hosted(Layout(Mesh((16,), tuple(range(16))), (Replicate(),)), hosts)
     dst = hosted(Layout(Mesh((16,), tuple(range(16, 32))), (Shard(0),)), hosts)
+    assert holders(src, dst) is Holders.NEAR
     for turn in range(3):
         loads = Counter(plan(src, dst, (64,), rank, turn).receives[0].peer for rank in range(16, 32))
         assert set(loads.values()) == {1}

@@ -23,6 +23,14 @@ class Reason(StrEnum):
     STAGING = "representative, then broadcast: some stripe would be staged on both sides"
 
 
+class Holders(StrEnum):
+    """Which of the ranks that hold a part send it, and why; the same on every rank."""
+
+    ONE = "one has each part"
+    NEAR = "those on the receiver's host first"
+    TURNS = "all take turns"
+
+
 class FanOutKind(StrEnum):
     """How the rest of a destination shard is rebuilt."""
 

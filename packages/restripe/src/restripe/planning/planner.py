@@ -18,7 +18,7 @@ from restripe.cuts import Coordinates, Cuts, Region, lengths, unravel
 from restripe.layout import Layout
 from restripe.partition import Partition, Place
 from restripe.planning.meeting import Chunks, Hit, Meeting, meeting
-from restripe.planning.plan import FanOut, FanOutKind, Message, RankPlan, Reason, Width
+from restripe.planning.plan import FanOut, FanOutKind, Holders, Message, RankPlan, Reason, Width
 from restripe.planning.shape import View, decide, grid, striped, views
 from restripe.runs import Runs
 
@@ -52,6 +52,13 @@ def planner(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Planner:
 def takers(src: Layout, dst: Layout, shape: tuple[int, ...]) -> int:
     """How many targets take from one source shard, at most."""
     return math.prod(out.most for out, _ in planner(src, dst, shape).widths)
+
+
+def holders(src: Layout, dst: Layout) -> Holders:
+    """Which holders of a part send it: those on the receiver's host, wherever both meshes have ranks on one host."""
+    if src.replicas == 1:
+        return Holders.ONE
+    return Holders.TURNS if src.mesh.by_host.keys().isdisjoint(dst.mesh.by_host) else Holders.NEAR
 
 
 class _End(NamedTuple):
@@ -193,7 +200,7 @@ class Planner:
     @cached_property
     def near(self) -> bool:
         """Whether receivers may find a holder on their own host."""
-        return not self.src.mesh.by_host.keys().isdisjoint(self.dst.mesh.by_host)
+        return holders(self.src.layout, self.dst.layout) is Holders.NEAR
 
     def _holder(self, shard: int, number: int, turn: int, receiver: int) -> int:
         """The rank that serves a source shard's target of this number: on the receiver's host, where some hold it there."""
