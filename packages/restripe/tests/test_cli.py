@@ -11,10 +11,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from restripe.analysis.spelling import SpellingError
 from restripe.bench.rows import rows
 from restripe.bench.world import BenchError, gpus
 from restripe.cli import app, chosen, worlds
-from restripe.spelling import SpellingError
 
 PAIR = ("explain", "--shape", "4096x2560", "--src", "8:S(0)", "--dst", "2x4:R,S(1)")
 HOST = ("--host-ranks", "8")
@@ -143,7 +143,7 @@ def test_pictures_need_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *rest: object) -> object:
-        if name == "restripe.drawing":
+        if name == "restripe.analysis.drawing":
             raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
         return real(name, *rest)  # type: ignore[arg-type]
 

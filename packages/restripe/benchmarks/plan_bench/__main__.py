@@ -15,14 +15,14 @@ from plan_bench import targets
 from plan_bench.plot import plot
 from plan_bench.quadratic import load, world_plan
 from plan_bench.targets import Verdict
+from restripe.analysis.cost import Rates
+from restripe.analysis.mapping import Degrees
+from restripe.analysis.mapping import moves as mapped
+from restripe.analysis.models import parameters
+from restripe.analysis.simulation import simulate
+from restripe.analysis.summary import by_kind, figures, verdict
 from restripe.bench.planning import SHAPE, Measured, measure, moves, table
 from restripe.bench.table import WIDTH
-from restripe.cost import Rates
-from restripe.mapping import Degrees
-from restripe.mapping import moves as mapped
-from restripe.models import parameters
-from restripe.simulation import simulate
-from restripe.summary import by_kind, figures, verdict
 
 RANKS, JUDGED = (8, 64, 512, 2048, 16384), (64, 512, 2048)
 MAPPINGS = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from restripe.analysis.totals import Totals
 from restripe.bench.planning import Measured
-from restripe.totals import Totals
 
 FASTER, JUDGED = 200, 2048  # times faster than the quadratic planner, at so many ranks
 NOISE = 1.5  # what two times may differ by on a busy machine and still count as the same

@@ -11,19 +11,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from restripe import spelling
+from restripe.analysis import spelling
+from restripe.analysis.cost import Rates
+from restripe.analysis.explanation import Explained, facts, messages, stripes
+from restripe.analysis.mapping import Degrees, Move, moves
+from restripe.analysis.models import MODELS, parameters
+from restripe.analysis.simulation import simulate
+from restripe.analysis.spelling import SpellingError
+from restripe.analysis.summary import balance, by_kind, figures, holders, predicted, verdict
 from restripe.bench import planning
 from restripe.bench.rows import Row, rows
 from restripe.bench.table import WIDTH, table
 from restripe.bench.world import BenchError, gpus, restripes, results
-from restripe.cost import Rates
 from restripe.errors import ReshardError
-from restripe.explanation import Explained, facts, messages, stripes
-from restripe.mapping import Degrees, Move, moves
-from restripe.models import MODELS, parameters
-from restripe.simulation import simulate
-from restripe.spelling import SpellingError
-from restripe.summary import balance, by_kind, figures, holders, predicted, verdict
 
 __all__ = ["app"]
 
@@ -116,7 +116,7 @@ def explain_pair(one: Explained, rates: Rates, most: int, picture: Path | None) 
     """One tensor's picture and its tables."""
     if picture is not None:
         with drawing():
-            from restripe.drawing import draw_pair  # noqa: PLC0415 - matplotlib is an extra
+            from restripe.analysis.drawing import draw_pair  # noqa: PLC0415 - matplotlib is an extra
 
             draw_pair(one.move, one.world, picture, f"{one.reason}\n{balance(one.totals)}")
     console = Console(width=WIDTH)
@@ -131,7 +131,7 @@ def explain_model(tensors: list[Move], rates: Rates, title: str, picture: Path |
     totals = simulate(tensors)
     if picture is not None:
         with drawing():
-            from restripe.drawing import draw_model  # noqa: PLC0415 - matplotlib is an extra
+            from restripe.analysis.drawing import draw_model  # noqa: PLC0415 - matplotlib is an extra
 
             draw_model(totals["all"].sent, picture, title, balance(totals["all"]))
     console = Console(width=WIDTH)

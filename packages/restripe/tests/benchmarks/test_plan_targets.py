@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from plan_bench.targets import balance, planning
+from restripe.analysis.mapping import Move
+from restripe.analysis.simulation import simulate
+from restripe.analysis.spelling import layout
 from restripe.bench.planning import Measured
-from restripe.mapping import Move
-from restripe.simulation import simulate
-from restripe.spelling import layout
 
 
 def measured(ranks: int, plan_ms: float = 1.0, lookup_us: float = 10.0, messages: int = 1) -> Measured:

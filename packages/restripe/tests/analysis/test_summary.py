@@ -7,13 +7,13 @@ from collections import Counter
 
 from rich.console import Console
 
-from restripe.cost import Rates
-from restripe.mapping import Degrees, moves
-from restripe.models import parameters
+from restripe.analysis.cost import Rates
+from restripe.analysis.mapping import Degrees, moves
+from restripe.analysis.models import parameters
+from restripe.analysis.simulation import simulate
+from restripe.analysis.summary import amount, by_kind, figures, holders, verdict
+from restripe.analysis.totals import Totals
 from restripe.planning import Holders
-from restripe.simulation import simulate
-from restripe.summary import amount, by_kind, figures, holders, verdict
-from restripe.totals import Totals
 
 MOVES = moves(parameters("qwen3-4b"), Degrees.of("TP2xDP4"), Degrees.of("TP4xDP2"))
 TOTALS = simulate(MOVES)

@@ -3,6 +3,6 @@
 The same everywhere: a disc is a rank, and one rank has one colour.
 """
 
-from restripe.drawing.figure import draw_model, draw_pair
+from restripe.analysis.drawing.figure import draw_model, draw_pair
 
 __all__ = ["draw_model", "draw_pair"]

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from restripe.cost import Rates
+from restripe.analysis.cost import Rates
+from restripe.analysis.mapping import Move
+from restripe.analysis.spelling import told, written
+from restripe.analysis.summary import amount, balance, holders, predicted
+from restripe.analysis.totals import Totals
+from restripe.analysis.traffic import Members, busiest_peers, contiguous, numel, plans, rebuilding, traffic, writes
 from restripe.cuts import Region
 from restripe.layout import Layout
-from restripe.mapping import Move
 from restripe.planning import RankPlan
-from restripe.spelling import told, written
-from restripe.summary import amount, balance, holders, predicted
-from restripe.totals import Totals
-from restripe.traffic import Members, busiest_peers, contiguous, numel, plans, rebuilding, traffic, writes
 
 
 @dataclass(frozen=True)

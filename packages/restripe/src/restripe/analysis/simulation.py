@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from restripe.analysis.mapping import Move
+from restripe.analysis.totals import Totals
+from restripe.analysis.traffic import PlanFaultError, Traffic, plans, relabelled, traffic
 from restripe.layout import Host, Layout, Mesh
-from restripe.mapping import Move
 from restripe.planning import turns
-from restripe.totals import Totals
-from restripe.traffic import PlanFaultError, Traffic, plans, relabelled, traffic
 
 Key = tuple[Layout, Layout, tuple[int, ...], int]
 

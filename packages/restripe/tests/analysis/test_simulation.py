@@ -9,17 +9,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from restripe import simulation
+from restripe.analysis import simulation
+from restripe.analysis.mapping import Degrees, Move, moves
+from restripe.analysis.models import parameters
+from restripe.analysis.simulation import Simulation, ordered, simulate
+from restripe.analysis.spelling import layout
+from restripe.analysis.totals import Totals
+from restripe.analysis.traffic import PlanFaultError, plans, relabelled, traffic
 from restripe.layout import Host
-from restripe.mapping import Degrees, Move, moves
-from restripe.models import parameters
 from restripe.planning import RankPlan, turns
-from restripe.simulation import Simulation, ordered, simulate
-from restripe.spelling import layout
-from restripe.totals import Totals
-from restripe.traffic import PlanFaultError, plans, relabelled, traffic
 
-from .planning.drawings import Drawn, drawings, hosted
+from ..planning.drawings import Drawn, drawings, hosted  # noqa: TID252 - the tests above are in no package with a name
 
 MAPPINGS = [
     ("qwen3-4b", "DP8", "TP8"),

@@ -6,8 +6,8 @@ from math import prod
 
 import pytest
 
-from restripe.models import MODELS, parameters
-from restripe.spelling import SpellingError
+from restripe.analysis.models import MODELS, parameters
+from restripe.analysis.spelling import SpellingError
 
 
 def elements(model: str) -> int:

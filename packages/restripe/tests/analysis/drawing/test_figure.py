@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from restripe.drawing import draw_model, draw_pair
-from restripe.mapping import Move
-from restripe.spelling import SpellingError, layout
-from restripe.traffic import plans
+from restripe.analysis.drawing import draw_model, draw_pair
+from restripe.analysis.mapping import Move
+from restripe.analysis.spelling import SpellingError, layout
+from restripe.analysis.traffic import plans
 
 
 def drawn(path: Path, src: str, dst: str, *shape: int, ranks: str | None = None) -> list[str]:

@@ -11,11 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate, Shard
 
-from restripe.coverage import merged
-from restripe.cuts import Intervals, Region
-from restripe.layout import Layout, Mesh
-from restripe.planning import RankPlan
-from restripe.traffic import (
+from restripe.analysis.coverage import merged
+from restripe.analysis.traffic import (
     PlanFaultError,
     busiest_peers,
     contiguous,
@@ -26,8 +23,11 @@ from restripe.traffic import (
     relabelled,
     traffic,
 )
+from restripe.cuts import Intervals, Region
+from restripe.layout import Layout, Mesh
+from restripe.planning import RankPlan
 
-from .planning.drawings import Drawn, drawings
+from ..planning.drawings import Drawn, drawings  # noqa: TID252 - the tests above are in no package with a name
 
 World = dict[int, RankPlan]
 

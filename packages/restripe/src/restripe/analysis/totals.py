@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from restripe.cost import Prediction, Rates, predict
-from restripe.mapping import Move
+from restripe.analysis.cost import Prediction, Rates, predict
+from restripe.analysis.mapping import Move
+from restripe.analysis.traffic import Members, Traffic, loads
 from restripe.planning import Holders, Reason, holders
-from restripe.traffic import Members, Traffic, loads
 
 
 @dataclass

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from restripe.spelling import SpellingError
-from restripe.traffic import Members
+from restripe.analysis.spelling import SpellingError
+from restripe.analysis.traffic import Members
 
 
 @dataclass(frozen=True)

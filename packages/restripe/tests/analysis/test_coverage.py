@@ -8,7 +8,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from restripe.coverage import Flaw, flaw, merged, within
+from restripe.analysis.coverage import Flaw, flaw, merged, within
 from restripe.cuts import Interval, Intervals, Region
 
 REGIONS = st.integers(0, 3).flatmap(lambda dims: st.tuples(*[st.sets(st.integers(0, 5))] * dims))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from restripe.drawing.colours import Colours, ink
-from restripe.drawing.matrix import brief, crossings, unit
+from restripe.analysis.drawing.colours import Colours, ink
+from restripe.analysis.drawing.matrix import brief, crossings, unit
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from rich.console import Console, RenderableType
 
-from restripe.cost import Rates
-from restripe.explanation import Explained, facts, messages, spans, stripes
-from restripe.mapping import Move
-from restripe.spelling import layout
+from restripe.analysis.cost import Rates
+from restripe.analysis.explanation import Explained, facts, messages, spans, stripes
+from restripe.analysis.mapping import Move
+from restripe.analysis.spelling import layout
 
 
 def explained(src: str, dst: str, *shape: int, ranks: str | None = None) -> Explained:

@@ -12,9 +12,9 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
+from restripe.analysis.models import Parameter
+from restripe.analysis.spelling import SpellingError, filled
 from restripe.layout import Layout
-from restripe.models import Parameter
-from restripe.spelling import SpellingError, filled
 
 _DEGREE = re.compile(r"(PP|DP|EP|ETP|TP)(\d+)")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from restripe.spelling import SpellingError
+from restripe.analysis.spelling import SpellingError
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from restripe.mapping import Degrees, moves
-from restripe.models import Parameter, parameters
-from restripe.spelling import SpellingError, told, written
+from restripe.analysis.mapping import Degrees, moves
+from restripe.analysis.models import Parameter, parameters
+from restripe.analysis.spelling import SpellingError, told, written
 
 
 def placed(model: str, train: str, generate: str) -> dict[str, tuple[str, str]]:

@@ -6,9 +6,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from restripe.analysis.drawing.colours import Colours
+from restripe.analysis.drawing.maps import Piece, View, draw_map, owners
 from restripe.cuts import Region
-from restripe.drawing.colours import Colours
-from restripe.drawing.maps import Piece, View, draw_map, owners
 
 HALVES: dict[int, Region] = {0: (((0, 2),), ((0, 4),), ((0, 6),)), 1: (((2, 4),), ((0, 4),), ((0, 6),))}
 BLOCKS: dict[int, Region] = {0: (((0, 4),), ((0, 4),), ((0, 3),)), 1: (((0, 4),), ((0, 4),), ((3, 6),))}

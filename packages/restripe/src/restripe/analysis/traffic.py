@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from restripe.coverage import flaw, merged, within
+from restripe.analysis.coverage import flaw, merged, within
 from restripe.cuts import Intervals, Region, lengths
 from restripe.layout import Layout
 from restripe.planning import RankPlan, Reason, planner

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from restripe.analysis.drawing.colours import DARK, PALE, Colours, disc
 from restripe.cuts import Interval, Region
-from restripe.drawing.colours import DARK, PALE, Colours, disc
 
 Box = tuple[Interval, Interval]
 WIDTH, HEIGHT = 250.0, 250.0  # of a map, in points: what discs have to fit into

@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.table import Table
 
-from restripe.cost import Rates
-from restripe.mapping import Move
-from restripe.spelling import written
-from restripe.totals import Totals
+from restripe.analysis.cost import Rates
+from restripe.analysis.mapping import Move
+from restripe.analysis.spelling import written
+from restripe.analysis.totals import Totals
 
 
 def amount(size: float) -> str:

@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from restripe.cost import Rates
-from restripe.mapping import Move
+from restripe.analysis.cost import Rates
+from restripe.analysis.mapping import Move
+from restripe.analysis.spelling import layout
+from restripe.analysis.totals import Totals, bound
+from restripe.analysis.traffic import plans, traffic
 from restripe.planning import Holders, Reason
-from restripe.spelling import layout
-from restripe.totals import Totals, bound
-from restripe.traffic import plans, traffic
 
-from .planning.drawings import Drawn, drawings
+from ..planning.drawings import Drawn, drawings  # noqa: TID252 - the tests above are in no package with a name
 
 
 def counted(*drawn: Move) -> Totals:

@@ -9,13 +9,13 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from restripe.drawing.colours import Colours
-from restripe.drawing.maps import Piece, View, draw_map
-from restripe.drawing.matrix import PAD, draw_matrix
-from restripe.mapping import Move
+from restripe.analysis.drawing.colours import Colours
+from restripe.analysis.drawing.maps import Piece, View, draw_map
+from restripe.analysis.drawing.matrix import PAD, draw_matrix
+from restripe.analysis.mapping import Move
+from restripe.analysis.spelling import SpellingError, told, written
+from restripe.analysis.traffic import numel, rebuilding, writes
 from restripe.planning import RankPlan
-from restripe.spelling import SpellingError, told, written
-from restripe.traffic import numel, rebuilding, writes
 
 KINDS = (".svg", ".png")
 TITLE = {"fontsize": 10, "linespacing": 1.5, "pad": PAD}

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from restripe import spelling
+from restripe.analysis import spelling
+from restripe.analysis.spelling import SpellingError
 from restripe.layout import Layout, Mesh
 from restripe.segmented import Segmented
-from restripe.spelling import SpellingError
 
-from .planning.drawings import Drawn, drawings
+from ..planning.drawings import Drawn, drawings  # noqa: TID252 - the tests above are in no package with a name
 
 
 def test_the_forms_of_a_layout() -> None:

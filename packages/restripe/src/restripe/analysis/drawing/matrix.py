@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 
-from restripe.drawing.colours import DARK, PALE, Colours, disc, ink
-from restripe.traffic import loads
+from restripe.analysis.drawing.colours import DARK, PALE, Colours, disc, ink
+from restripe.analysis.traffic import loads
 
 SIDE = 250.0  # of the matrix, in points
 PAD = 30.0  # from a panel to its title, in points: the receivers stand between

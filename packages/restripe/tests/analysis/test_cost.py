@@ -7,11 +7,11 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from restripe.cost import Rates, predict
-from restripe.mapping import Move
-from restripe.spelling import SpellingError, layout
-from restripe.totals import Totals
-from restripe.traffic import plans, traffic
+from restripe.analysis.cost import Rates, predict
+from restripe.analysis.mapping import Move
+from restripe.analysis.spelling import SpellingError, layout
+from restripe.analysis.totals import Totals
+from restripe.analysis.traffic import plans, traffic
 
 EASY = Rates(latency=1, message=1, link=1, network=0.5, memory=1, host=2)  # 1 GB/s is 1000 bytes a microsecond
 
