@@ -1,0 +1,5 @@
+"""The command line as `python -m restripe`."""
+
+from restripe.cli import app
+
+app(prog_name="restripe")
