@@ -12,7 +12,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from restripe import Item, Layout, Mesh, Segmented
-from restripe.agreement import Terms, compare, describe, merge, record
+from restripe.agreement import Terms, compare, describe, first_of, listing, merge, record
 from restripe.arguments import Whole
 from restripe.errors import (
     PRECEDENCE,
@@ -37,7 +37,7 @@ def faulty(fault: ReshardError) -> bytes:
 
 
 def prepares(*items: Item, call: int = 1, budget: int = 100, graph: bool = False) -> bytes:
-    return record(None, describe(items, graph=graph), call, budget)
+    return record(None, describe(listing(items), graph=graph), call, budget)
 
 
 @pytest.mark.requirement("RS-AGREE-1", "RS-AGREE-2")
@@ -109,7 +109,23 @@ def test_records_are_small_whatever_the_mesh() -> None:
 
 def merged(*said: list[Item]) -> list[Whole]:
     """What prepare makes of the items that each rank names."""
-    return merge(compare([prepares(*items) for items in said]))
+    firsts = first_of(compare([prepares(*items) for items in said])).values()
+    return merge({rank: listing(said[rank]) for rank in firsts})
+
+
+def test_of_ranks_that_list_the_same_the_first_tells_it() -> None:
+    trainer, generator = [Item("a", (8,), torch.int8, src=ROWS)], [Item("a", (8,), torch.int8, dst=ROWS)]
+    said = [generator, trainer, [], trainer, generator, []]
+    assert sorted(first_of(compare([prepares(*items) for items in said])).values()) == [0, 1, 2]
+
+
+def test_a_listing_has_each_layout_once() -> None:
+    ranks = tuple(range(4096))
+    one, other = (Layout(Mesh((4096,), ranks), (Shard(dim),)) for dim in (0, 1))
+    items = [Item(f"layer {n}", (4096, 4096), torch.bfloat16, one, other) for n in range(1000)]
+    single = len(listing(items[:1]))
+    assert len(listing(items)) < single + 1000 * 60
+    assert len(prepares(*items)) < 400
 
 
 @pytest.mark.requirement("RS-LAYOUT-10", "RS-LAYOUT-11")

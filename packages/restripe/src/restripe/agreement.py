@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -78,7 +78,7 @@ def _decode(records: Sequence[bytes]) -> list[dict[str, Any]]:
 def compare(records: Sequence[bytes]) -> list[dict[str, Any]]:
     """What each rank told. Raises, on every rank alike, where a rank holds a fault or the calls differ.
 
-    Items are not compared: each rank tells those that it knows. Where nothing differs but dtypes or shapes, that is the
+    Items are not compared: each rank lists those that it knows. Where nothing differs but dtypes or shapes, that is the
     error; else AgreementError.
     """
     told = _decode(records)
@@ -97,18 +97,28 @@ def compare(records: Sequence[bytes]) -> list[dict[str, Any]]:
     )
 
 
-def describe(items: Sequence[Item], *, graph: bool) -> dict[str, Any]:
-    """What a record tells of a call that prepares these items, to be recorded in a CUDA graph or not."""
+def listing(items: Sequence[Item]) -> bytes:
+    """The items that this rank knows, as it tells them to the others; each layout once, since meshes are long."""
+    layouts: dict[Layout, int] = {}
     lines = [
-        [item.name, item.shape, str(item.dtype).removeprefix("torch."), _told(item.src), _told(item.dst)]
+        [item.name, item.shape, str(item.dtype).removeprefix("torch.")]
+        + [None if side is None else layouts.setdefault(side, len(layouts)) for side in (item.src, item.dst)]
         for item in items
     ]
-    return {"call": "prepare", "graph": graph, "items": lines}
+    return json.dumps({"layouts": [_told(layout) for layout in layouts], "items": lines}).encode()
 
 
-def _told(layout: Layout | None) -> Any:
-    if layout is None:
-        return None
+def describe(listed: bytes, *, graph: bool) -> dict[str, Any]:
+    """What a record tells of a call that prepares the listed items, to be recorded in a CUDA graph or not."""
+    return {"call": "prepare", "graph": graph, "items": blake2b(listed, digest_size=16).hexdigest()}
+
+
+def first_of(told: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """The first rank with each digest of items; it lists them for all that have the same."""
+    return {one["items"]: rank for rank, one in reversed(list(enumerate(told)))}
+
+
+def _told(layout: Layout) -> Any:
     mesh, placements = layout.mesh, layout.placements
     return [mesh.shape, mesh.ranks, mesh.hosts, [_told_placement(placement) for placement in placements]]
 
@@ -121,9 +131,7 @@ def _told_placement(placement: Placement) -> Any:
     return placement.dim if isinstance(placement, Shard) else None
 
 
-def _heard(told: Any) -> Layout | None:
-    if told is None:
-        return None
+def _heard(told: Any) -> Layout:
     shape, ranks, hosts, placements = told
     return Layout(Mesh(shape, ranks, hosts), tuple(map(_heard_placement, placements)))
 
@@ -134,17 +142,23 @@ def _heard_placement(told: Any) -> Placement:
     return Replicate() if told is None else Shard(told)
 
 
-def merge(told: Sequence[dict[str, Any]]) -> list[Whole]:
+def merge(listings: Mapping[int, bytes]) -> list[Whole]:
     """Every rank's items as one list, sorted by name, each with both layouts.
+
+    Args:
+        listings: by rank, of ranks that list the same the first.
 
     Raises:
         DtypeError, ShapeError, AgreementError: two ranks say different things of one item.
         MissingTensorError: no rank names one of an item's layouts.
     """
     found: dict[str, tuple[int, Item]] = {}
-    for rank, one in enumerate(told):
-        for name, shape, dtype, src, dst in one["items"]:
-            item = Item(name, tuple(shape), getattr(torch, dtype), _heard(src), _heard(dst))
+    for rank, listed in sorted(listings.items()):
+        told = json.loads(listed)
+        layouts = [None, *map(_heard, told["layouts"])]
+        for name, shape, dtype, *sides in told["items"]:
+            src, dst = (layouts[0 if side is None else side + 1] for side in sides)
+            item = Item(name, tuple(shape), getattr(torch, dtype), src, dst)
             first, known = found.get(name, (rank, item))
             found[name] = (first, _join(known, item, first, rank))
     return [_whole(item) for _, (_, item) in sorted(found.items())]

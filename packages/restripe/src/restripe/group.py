@@ -102,9 +102,16 @@ class State:
     def prepare(
         self, links: Links, fault: ReshardError | None, items: Sequence[Item], options: Options, *, graph: bool
     ) -> list[Whole]:
-        """Every rank's items as one list, on which the ranks agree from then on."""
+        """Every rank's items as one list, on which the ranks agree from then on.
+
+        Of ranks that list the same one sends its list: at thousands of ranks they are long, and all but a few alike.
+        """
         self.calls += 1
-        whole = agreement.merge(self._exchange(links, fault, agreement.describe(items, graph=graph), options))
+        mine = agreement.listing(() if fault is not None else items)
+        told = self._exchange(links, fault, agreement.describe(mine, graph=graph), options)
+        firsts = agreement.first_of(told).values()
+        listings = self._gather(links, mine if links.base.rank in firsts else b"")
+        whole = agreement.merge({rank: listings[rank] for rank in firsts})
         self._agreed.add(agreement.Terms.of(whole))
         return whole
 
