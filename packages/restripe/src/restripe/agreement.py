@@ -54,7 +54,7 @@ def _digest(parts: list[str]) -> str:
 
 
 def _spell(layout: Layout) -> str:
-    return f"{layout.mesh.shape} {layout.mesh.ranks} {layout.mesh.hosts} {layout.placements}"
+    return f"{layout.mesh.digest} {layout.placements}"
 
 
 def record(fault: ReshardError | None, what: dict[str, Any], number: int, staging_bytes: int) -> bytes:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from operator import index
 from typing import Any
 
@@ -136,6 +137,11 @@ class Mesh:
     @cached_property
     def _hash(self) -> int:
         return hash((self.shape, self.ranks, self.hosts))
+
+    @cached_property
+    def digest(self) -> str:
+        """16 bytes in hex that stand for shape, ranks and hosts, alike in every process."""
+        return blake2b(f"{self.shape} {self.ranks} {self.hosts}".encode(), digest_size=16).hexdigest()
 
     def __hash__(self) -> int:
         return self._hash
