@@ -292,6 +292,14 @@ def test_row_major_tensors_stage_no_more_than_their_plans_say(given: Submission)
             assert staged <= sum(limits[tensor] for tensor in {part.tensor for part in turn})
 
 
+@PROPERTIES
+@given(submissions())
+def test_nothing_but_staging_is_copied_before_the_messages_are_on_their_way(given: Submission) -> None:
+    for rank in bound(given):
+        packed = {into.memory for step in rank.program for into, _ in step.packs}
+        assert all(memory >= 2 * len(rank.plans) for memory in packed)
+
+
 @pytest.mark.requirement("RS-TRAFFIC-3")
 def test_a_plan_that_stages_nothing_takes_no_buffer() -> None:
     rows = Submission(Drawn(4, (12, 3), Side((2,), (0, 1), (0,)), Side((2,), (2, 3), (0,))), (4,), None, WHOLE)

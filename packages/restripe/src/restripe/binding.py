@@ -107,7 +107,7 @@ class _Binder:
         given = self._given(part, src, dst)
         if src is not None and dst is not None and part.first and given is None:
             for region in plan.copies:
-                self.round.packs += copies(dst, src, region)
+                self.round.unpacks += copies(dst, src, region)  # what crosses is on its way meanwhile
         if src is not None:
             for message in part.of(plan.sends):
                 self.round.sends.append((self._pack(src, message.region), message.peer))

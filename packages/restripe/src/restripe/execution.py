@@ -17,7 +17,7 @@ from restripe.staging import Memory, allocate
 class _Memories:
     """The memories of one run by number: locals as they are first needed, buffers while their round lasts."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor | None], starts: list[Any], device: torch.device) -> None:
+    def __init__(self, tensors: list[torch.Tensor | None], starts: list[Any], device: torch.device) -> None:
         self._tensors, self._device = tensors, device
         self._known: dict[int, Memory] = {}
         self.starts = starts
@@ -41,12 +41,13 @@ class _Memories:
 
     def begin(self, step: Round) -> None:
         for buffer in step.buffers:
-            memory = self._known[buffer.memory] = allocate(buffer, self._device)
-            self.starts[buffer.memory] = memory.address
+            tensor = self._tensors[buffer.memory] = allocate(buffer, self._device)
+            self.starts[buffer.memory] = tensor.data_ptr()
 
     def end(self, step: Round) -> None:
         for number in step.drops:
-            del self._known[number]
+            self._tensors[number] = None
+            self._known.pop(number, None)
 
 
 def execute(
@@ -64,7 +65,8 @@ def execute(
         starts: where their first elements lie.
         replicas: by split, the communicator of this rank's replica group, where it is in one.
     """
-    memories = _Memories(tensors, [*starts, *[None] * (program.memories - len(starts))], communicator.device)
+    buffers: list[None] = [None] * (program.memories - len(tensors))
+    memories = _Memories([*tensors, *buffers], [*starts, *buffers], communicator.device)
     post = getattr(communicator, "post", None)
     if post is not None and not program.makes:
         _run(program, memories, communicator, replicas, post, stream)

@@ -55,11 +55,6 @@ class Memory:
         self._start = tensor.storage_offset() * tensor.element_size()
         self._integers = _INTEGERS[min(tensor.element_size(), 8)]
 
-    @property
-    def address(self) -> int:
-        """Where the first element lies."""
-        return int(self._storage.data_ptr() + self._start)
-
     @cached_property
     def _bytes(self) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8, device=self._device).set_(self._storage)
@@ -75,9 +70,9 @@ class Memory:
         return self._bytes.narrow(0, self._start + span.offset, span.length)
 
 
-def allocate(buffer: Buffer, device: torch.device) -> Memory:
-    """A new memory on the current stream."""
-    return Memory(torch.empty(buffer.elements, dtype=_INTEGERS[buffer.itemsize], device=device))
+def allocate(buffer: Buffer, device: torch.device) -> torch.Tensor:
+    """New memory on the current stream."""
+    return torch.empty(buffer.elements, dtype=_INTEGERS[buffer.itemsize], device=device)
 
 
 def extent(tensor: torch.Tensor) -> tuple[int, int]:
@@ -123,7 +118,7 @@ def _runs(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     run = size
     while dims and dims[0][0] == run:
         run *= dims.pop(0)[1]
-    starts = torch.tensor([tensor.data_ptr()], dtype=torch.int64)
+    starts = torch.tensor([tensor.data_ptr()], dtype=torch.int64, device="cpu")
     for stride, length in dims:
-        starts = (starts.unsqueeze(-1) + torch.arange(length, dtype=torch.int64) * stride).flatten()
+        starts = (starts.unsqueeze(-1) + torch.arange(length, dtype=torch.int64, device="cpu") * stride).flatten()
     return starts.sort().values, run
