@@ -10,7 +10,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from restripe.errors import InvalidPlacementError, LayoutError, ReshardError, UnsupportedPlacementError
-from restripe.layout import Layout, Mesh, counted
+from restripe.layout import Layout, Mesh, counted, replica_groups
 from restripe.segmented import Segmented
 
 
@@ -151,3 +151,9 @@ def test_layouts_that_count_from_either_end_are_one() -> None:
     assert counted(first, 3) is first
     with pytest.raises(InvalidPlacementError):
         counted(last, 1)
+
+
+def test_replica_groups_are_found_whatever_the_default_device() -> None:
+    with torch.device("meta"):
+        groups = replica_groups(Layout(Mesh((2, 2), (3, 1, 0, 2)), (Replicate(), Shard(0))))
+    assert groups == ((3, 0), (1, 2))

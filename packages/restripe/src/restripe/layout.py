@@ -124,7 +124,7 @@ class Mesh:
     @cached_property
     def mesh(self) -> torch.Tensor:
         """The ranks as an int64 tensor of the mesh's shape, the form that the drop-in and DeviceMesh share."""
-        return torch.tensor(self.ranks, dtype=torch.int64).reshape(self.shape)
+        return torch.tensor(self.ranks, dtype=torch.int64, device="cpu").reshape(self.shape)
 
     @property
     def _mesh(self) -> torch.Tensor:

@@ -82,6 +82,15 @@ def splits() -> None:
     assert again.exchange(bytes([RANK])) == [bytes([rank]) for rank in range(SIZE)]
 
 
+def default_device() -> None:
+    """What restripe exchanges for itself is on the CPU, whatever the caller makes tensors on."""
+    made = met("default device")
+    with torch.device("meta"):
+        half = made.split(RANK % 2, RANK)
+        assert half is not None
+        assert half.exchange(bytes([RANK])) == [bytes([rank]) for rank in range(RANK % 2, SIZE, 2)]
+
+
 def nothing_on_an_exception() -> None:
     """What a group holds is dropped when it ends in an exception."""
     made = met("exceptions")
@@ -234,6 +243,7 @@ def outcome(scenario: Callable[[], None]) -> str:
 SCENARIOS: list[Callable[[], None]] = [
     protocol,
     splits,
+    default_device,
     nothing_on_an_exception,
     default_group,
     subgroup,

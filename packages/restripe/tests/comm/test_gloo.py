@@ -53,7 +53,7 @@ def held(reports: Reports, scenario: str) -> None:
     assert not wrong, "\n".join(f"rank {rank}: {text}" for rank, text in wrong.items())
 
 
-@pytest.mark.parametrize("scenario", ["protocol", "splits", "nothing_on_an_exception"])
+@pytest.mark.parametrize("scenario", ["protocol", "splits", "default_device", "nothing_on_an_exception"])
 def test_the_transport_protocol_over_gloo(reports: Reports, scenario: str) -> None:
     held(reports, scenario)
 

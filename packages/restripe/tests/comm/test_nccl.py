@@ -129,5 +129,6 @@ def test_records_of_different_lengths_are_exchanged(module: Any, log: list[Any])
             return torch.stack([torch.zeros_like(row), row, row])
 
     made = Echo(Handle(log))
-    for record in (b"a few words", b""):
-        assert made.exchange(record) == [b"", record, record]
+    for record, default in ((b"a few words", "cpu"), (b"", "cpu"), (b"more", "meta")):
+        with torch.device(default):
+            assert made.exchange(record) == [b"", record, record]

@@ -59,16 +59,17 @@ class GlooCommunicator:
         self._submit(lambda: self._backend.broadcast(buffer, root))
 
     def exchange(self, record: bytes) -> list[bytes]:
-        sizes = self._gather(torch.tensor([len(record)], dtype=torch.int64))
+        sizes = self._gather(torch.tensor([len(record)], dtype=torch.int64, device="cpu"))
         longest = max(1, int(sizes.max()))
-        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded = torch.zeros(longest, dtype=torch.uint8, device="cpu")
         if record:
             padded[: len(record)] = torch.frombuffer(bytearray(record), dtype=torch.uint8)
         rows = self._gather(padded)
         return [bytes(row[:size].tolist()) for row, size in zip(rows, sizes.flatten().tolist(), strict=True)]
 
     def split(self, color: int | None, key: int) -> GlooCommunicator | None:
-        wishes = self._gather(torch.tensor([color is not None, color or 0, key], dtype=torch.int64)).tolist()
+        wish = torch.tensor([color is not None, color or 0, key], dtype=torch.int64, device="cpu")
+        wishes = self._gather(wish).tolist()
         self._splits += 1
         if color is None:
             return None
@@ -92,7 +93,7 @@ class GlooCommunicator:
             self._queue.append(call)
 
     def _gather(self, row: torch.Tensor) -> torch.Tensor:
-        output = torch.empty(self.size * row.numel(), dtype=row.dtype)
+        output = torch.empty(self.size * row.numel(), dtype=row.dtype, device="cpu")
         self._backend._allgather_base(output, row).wait()
         return output.reshape(self.size, -1)
 

@@ -90,8 +90,8 @@ class NcclCommunicator:
         self._submit(bindings.broadcast, address, address, count, _BYTES, root, self._comm, self._handle_of(stream))
 
     def exchange(self, record: bytes) -> list[bytes]:
-        sizes = self._gather(torch.tensor([len(record)], dtype=torch.int64)).flatten().tolist()
-        padded = torch.zeros(max(1, *sizes), dtype=torch.uint8)
+        sizes = self._gather(torch.tensor([len(record)], dtype=torch.int64, device="cpu")).flatten().tolist()
+        padded = torch.zeros(max(1, *sizes), dtype=torch.uint8, device="cpu")
         if record:
             padded[: len(record)] = torch.frombuffer(bytearray(record), dtype=torch.uint8)
         return [bytes(row[:size].tolist()) for row, size in zip(self._gather(padded), sizes, strict=True)]
