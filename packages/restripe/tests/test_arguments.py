@@ -17,7 +17,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from restripe import Item, Layout, Mesh, TensorRef
-from restripe.arguments import Given, Whole, check, check_memory, layouts, looks, read
+from restripe.arguments import SIDES, Given, Whole, check, check_memory, layouts, looks, read
 from restripe.errors import (
     AliasingError,
     DeviceError,
@@ -309,3 +309,15 @@ def test_tensors_that_are_bound_alike_look_alike() -> None:
     assert len({looks([one]) for one in [base, *others]}) == len(others) + 1
     wave = torch.zeros(4, dtype=torch.complex64)
     assert looks([wave]) != looks([wave.conj()])
+
+
+@pytest.mark.requirement("RS-ERROR-4")
+@pytest.mark.parametrize("left", [0, 4])
+@pytest.mark.parametrize("freed", [0, 1])
+def test_tensors_whose_memory_was_freed_are_missing(freed: int, left: int) -> None:
+    tensors = [torch.zeros(6)[2:], torch.zeros(4)]  # of the first nothing lies at address 0
+    check_memory([ITEM], tensors, [(16, 16)])
+    tensors[freed].untyped_storage().resize_(left)
+    with pytest.raises(MissingTensorError, match=f"{SIDES[freed]} 'layer.weight'.* storage of {left}"):
+        check_memory([ITEM], tensors, [(16, 16)])
+    check_memory([ITEM], tensors, [(0, 0)])  # nothing is moved

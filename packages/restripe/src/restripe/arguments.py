@@ -274,7 +274,7 @@ def _check_shapes(item: Whole, side: str, given: Given, region: Region | None) -
 def check_memory(
     items: Sequence[Whole], tensors: Sequence[torch.Tensor | None], reaches: Sequence[tuple[int, int]]
 ) -> None:
-    """Refuse tensors of one call of which a destination shares elements with another.
+    """Refuse tensors whose memory has been freed, and those of one call of which a destination shares elements with another.
 
     Args:
         tensors: source and destination of each item, in turn.
@@ -286,6 +286,8 @@ def check_memory(
         for side, local, length in zip(SIDES, sides, reach, strict=True)
         if length and local is not None
     ]
+    for _, length, side, name, local in spans:
+        _check_allocated(local, length, side, name)
     if len(spans) < 2 or not any(span[2] == "destination" for span in spans):
         return
     spans.sort(key=itemgetter(0))
@@ -300,3 +302,13 @@ def check_memory(
                 )
         active.append(span)
         end = max(end, span[0] + span[1])
+
+
+def _check_allocated(local: torch.Tensor, length: int, side: str, name: str) -> None:
+    """FSDP frees parameters by resize_(0) on their storage; a view of one would be read from nowhere, or grow it again."""
+    wanted, found = local.storage_offset() * local.element_size() + length, local.untyped_storage().nbytes()
+    if found < wanted:
+        raise MissingTensorError(
+            f"{side} {name!r}: expected a tensor with memory, got one of {wanted} bytes over a storage of {found}; "
+            "gather or allocate it first"
+        )

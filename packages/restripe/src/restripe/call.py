@@ -109,7 +109,7 @@ def fault_in(call: Call, plans: Sequence[RankPlan], communicator: Communicator) 
 
 
 def overlap(call: Call, reaches: Sequence[tuple[int, int]], rank: int) -> ReshardError | None:
-    """The fault that some destination shares elements with another tensor, if it does."""
+    """The fault that some tensor has no memory, or that a destination shares elements with another, if there is one."""
     try:
         check_memory(call.items, call.tensors, reaches)
     except ReshardError as error:
