@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,6 +85,17 @@ FAULTS: list[tuple[int, Changes, type[ReshardError], str]] = [
     (2, {"src_layout": None}, MissingTensorError, "pass src_layout="),
     (0, {"dst_layout": None}, MissingTensorError, "pass dst_layout="),
     (0, {"src": [1, 2]}, MissingTensorError, "got list"),
+    (0, {"src": SimpleNamespace(shape=None, dtype=None, _local_tensor=None)}, MissingTensorError, "SimpleNamespace"),
+    (0, {"src": SimpleNamespace(shape=(6, 4), dtype=None, _local_tensor=[1])}, MissingTensorError, "to list"),
+    (0, {"src": torch.zeros(3, 4, dtype=torch.int32).to_sparse()}, MissingTensorError, "dense tensors"),
+    (3, {"shape": 5}, ShapeError, "whole numbers, got 5"),
+    (0, {"shape": "ab"}, ShapeError, "whole numbers, got 'ab'"),
+    (0, {"shape": (None, 4)}, ShapeError, "whole numbers"),
+    (0, {"shape": ([6], 4)}, ShapeError, "whole numbers"),
+    (0, {"dtype": "float32"}, DtypeError, "a torch.dtype, got 'float32'"),
+    (3, {"dtype": [1]}, DtypeError, "a torch.dtype, got [1]"),
+    (0, {"src_layout": (Shard(0),)}, LayoutError, "expected src_layout to be a restripe.Layout"),
+    (3, {"dst_layout": "S(0)"}, LayoutError, "expected dst_layout to be a restripe.Layout"),
     (0, {"src": torch.zeros(3, 4, dtype=torch.int32, device="meta")}, ReshardError, "expected a tensor on cpu"),
     (0, {"src": torch.zeros(3, 4, dtype=torch.int64)}, DtypeError, "expected torch.int32, got torch.int64"),
     (2, {"dst": torch.zeros(2, 6, dtype=torch.int32)}, ShapeError, "expected a local tensor of (6, 2)"),
@@ -299,7 +311,12 @@ def test_a_name_given_twice_is_an_error_on_every_rank(worlds: Worlds) -> None:
     assert text.startswith("rank 1: items ['norm'] are given more than once")
 
 
-BAD_ITEMS: list[tuple[Item, type[ReshardError], str]] = [
+WRONG: Any = "S(0)"  # what a type checker would refuse
+BAD_ITEMS: list[tuple[Any, type[ReshardError], str]] = [
+    (Item("new", (8,), torch.int8, src=WRONG), LayoutError, "expected a restripe.Layout or None, got 'S(0)'"),
+    (Item("new", (8,), WRONG), DtypeError, "expected dtype to be a torch.dtype, got 'S(0)'"),
+    (Item(7, (8,), torch.int8), LayoutError, "a restripe.Item with a name"),  # type: ignore[arg-type]
+    (("new",), LayoutError, "expected a restripe.Item with a name, got ('new',)"),
     (Item("up", (8, 6), torch.float64, dst=BATCH["up"].dst.layout), DtypeError, "rank 3: item 'up' has dtype"),
     (Item("up", (8, 7), torch.float32, dst=BATCH["up"].dst.layout), ShapeError, "rank 3: item 'up' has shape"),
     (Item("up", (8, 6), torch.float32, dst=BATCH["norm"].dst.layout), AgreementError, "rank 3: item 'up' has dst"),
@@ -312,10 +329,11 @@ BAD_ITEMS: list[tuple[Item, type[ReshardError], str]] = [
 @pytest.mark.requirement("RS-AGREE-2", "RS-ERROR-4", "RS-ERROR-12")
 @pytest.mark.parametrize(("item", "kind", "text"), BAD_ITEMS)
 def test_what_ranks_say_differently_of_an_item_is_an_error_on_all(
-    worlds: Worlds, item: Item, kind: type[ReshardError], text: str
+    worlds: Worlds, item: Any, kind: type[ReshardError], text: str
 ) -> None:
     def body(group: Group) -> None:
-        known = [one for one in items(BATCH, group.rank) if one.name != item.name or group.rank != 3]
+        named = getattr(item, "name", None)
+        known = [one for one in items(BATCH, group.rank) if one.name != named or group.rank != 3]
         Resharder(group).prepare([*known, item] if group.rank == 3 else known)
 
     world = worlds(4)

@@ -14,7 +14,7 @@ import torch
 from restripe.agreement import Terms
 from restripe.arguments import SIDES, Item, Told, Whole, about, check_ranks, read_all
 from restripe.call import STAGING_BYTES, Call, Check, Options, at, faulty
-from restripe.errors import LayoutError, MissingTensorError, PeerTimeoutError, ReshardError
+from restripe.errors import DtypeError, LayoutError, MissingTensorError, PeerTimeoutError, ReshardError
 from restripe.group import default_group, state, states
 from restripe.layout import Layout, counted
 from restripe.links import Links
@@ -140,6 +140,8 @@ class Resharder:
 
 def _checked(items: Sequence[Item], size: int) -> list[Item]:
     """The items with shard dims counted from 0; refused where this rank alone can see a fault."""
+    for item in items:
+        _check_kinds(item)
     found = [
         replace(item, src=_counted(item, "source", item.src), dst=_counted(item, "destination", item.dst))
         for item in items
@@ -153,6 +155,18 @@ def _checked(items: Sequence[Item], size: int) -> list[Item]:
                 with about(f"{side} layout of item {item.name!r}"):
                     check_ranks(layout.mesh, size)
     return found
+
+
+def _check_kinds(item: Any) -> None:
+    if not isinstance(item, Item) or not isinstance(item.name, str):
+        raise LayoutError(f"expected a restripe.Item with a name, got {item!r}")
+    if not isinstance(item.dtype, torch.dtype):
+        raise DtypeError(f"item {item.name!r}: expected dtype to be a torch.dtype, got {item.dtype!r}")
+    for side, layout in zip(SIDES, (item.src, item.dst), strict=True):
+        if not isinstance(layout, Layout | None):
+            raise LayoutError(
+                f"{side} layout of item {item.name!r}: expected a restripe.Layout or None, got {layout!r}"
+            )
 
 
 def _counted(item: Item, side: str, layout: Layout | None) -> Layout | None:

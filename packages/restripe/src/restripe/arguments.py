@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import index, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -67,9 +67,12 @@ class Item:
         object.__setattr__(self, "shape", sizes(self.name, self.shape))
 
 
-def sizes(name: str, shape: Iterable[int]) -> tuple[int, ...]:
-    """A global shape as a tuple of ints; ShapeError where a size is negative."""
-    found = tuple(int(size) for size in shape)
+def sizes(name: str, shape: Any) -> tuple[int, ...]:
+    """A global shape as a tuple of ints; ShapeError where it is none, or a size is negative."""
+    try:
+        found = tuple(index(size) for size in shape)
+    except TypeError as error:
+        raise ShapeError(f"tensor {name!r}: expected a shape of whole numbers, got {shape!r}") from error
     if any(size < 0 for size in found):
         raise ShapeError(f"tensor {name!r}: expected sizes of 0 or more, got {found}")
     return found
@@ -148,11 +151,14 @@ def read(tensor: Any) -> Given:
     try:
         local = getattr(tensor, "_local_tensor", _ABSENT)
         local = tensor.to_local() if local is _ABSENT else local
-        return Given(tuple(tensor.shape), tensor.dtype, None if local is None else settle(local))
-    except AttributeError as error:
+        given = Given(tuple(tensor.shape), tensor.dtype, None if local is None else settle(local))
+    except (AttributeError, TypeError) as error:
         raise MissingTensorError(
             f"expected a tensor, a reference with .shape, .dtype and ._local_tensor, or None, got {type(tensor).__name__}"
         ) from error
+    if not isinstance(given.local, torch.Tensor | None):
+        raise MissingTensorError(f"expected a reference to a tensor, got one to {type(given.local).__name__}")
+    return given
 
 
 def read_all(

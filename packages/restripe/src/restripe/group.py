@@ -21,8 +21,8 @@ import torch.distributed as dist
 
 from restripe import agreement, comm
 from restripe.arguments import Item, Whole, addresses, looks
-from restripe.call import Bound, Call, Check, Options, Pair, bound_to, fault_in, overlap, pair_of, stand_ins
-from restripe.errors import CaptureError, LayoutError, ReshardError
+from restripe.call import Bound, Call, Check, Options, Pair, bound_to, fault_in, faulty, overlap, pair_of, stand_ins
+from restripe.errors import CaptureError, LayoutError, MissingTensorError, ReshardError
 from restripe.execution import execute
 from restripe.links import Links
 from restripe.links import release as release_links
@@ -151,8 +151,14 @@ class State:
 
     def _run(self, links: Links, call: Call, options: Options, stream: Any) -> Mark | None:
         self.calls += 1
-        key = call.key, options, call.told, looks(call.tensors)
-        starts = addresses(call.tensors)
+        try:
+            key, starts = (call.key, options, call.told, looks(call.tensors)), addresses(call.tensors)
+        except RuntimeError as error:
+            unreadable = MissingTensorError(
+                f"expected dense tensors, whose elements lie at strides in memory ({error})"
+            )
+            call = faulty(call.key, links.base.rank, unreadable)
+            key, starts = (call.key, options, (), ()), []
         bound = None if call.fault is not None else self._warm(key, call.turn)
         recorded = links.streams is not None and torch.cuda.is_current_stream_capturing()
         if recorded:

@@ -66,10 +66,11 @@ class Mesh:
                 f"expected mesh ranks that count from 0, got {min(self.ranks)}; name ranks of the process group"
             )
         if self.hosts is not None:
-            object.__setattr__(self, "hosts", tuple(self.hosts))
             self._check_hosts(self.hosts)
+            plain = tuple(str(host) if isinstance(host, str) else int(host) for host in self.hosts)
+            object.__setattr__(self, "hosts", plain)  # equal hosts are told alike, True and 1 included
 
-    def _check_hosts(self, hosts: tuple[Host, ...]) -> None:
+    def _check_hosts(self, hosts: Sequence[Host]) -> None:
         if len(hosts) != len(self.ranks) or not all(isinstance(host, int | str) for host in hosts):
             raise LayoutError(
                 f"expected a host, as a number or a name, for each of the mesh's {len(self.ranks)} ranks, got {short(hosts)}; name all, or none"

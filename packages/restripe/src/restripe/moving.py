@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from restripe.arguments import Told, Whole, layouts, read_all, sizes
 from restripe.call import Call, Check, faulty
-from restripe.errors import MissingTensorError, ReshardError
+from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError, ShapeError
 from restripe.group import State, state
 from restripe.joining import Joined
 from restripe.layout import Layout, Mesh, counted
@@ -33,7 +33,7 @@ Side = Layout | Placed | None
 
 
 def side_of(tensor: Any, layout: Layout | None) -> Side:
-    """The layout that is given, or the DTensor's own mesh and placements; None where neither is there."""
+    """The layout that is given, whatever it is, or the DTensor's own mesh and placements; None where neither is there."""
     if layout is None and isinstance(tensor, DTensor):
         return placed(tensor.device_mesh, tensor.placements)
     return layout
@@ -77,7 +77,7 @@ def move(
 def _shape(shape: Sequence[int] | None, told: Sequence[Told]) -> tuple[int, ...] | None:
     """The global shape that was passed or that a side tells (the source's where they differ: see `check`), or None."""
     if shape is not None:
-        return tuple(shape)
+        return shape if type(shape) is tuple else sizes("tensor", shape)
     for known, _ in told:
         if known is not None:
             return known
@@ -99,10 +99,14 @@ def _whole(
     calls: State, src: Side, dst: Side, group: Any, shape: tuple[int, ...] | None, dtype: torch.dtype | None
 ) -> Whole:
     """What a call moves; remembered for meshes and placements that cannot change."""
-    one = src.key if type(src) is Placed else src
-    other = dst.key if type(dst) is Placed else dst
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise DtypeError(f"expected dtype to be a torch.dtype, got {dtype!r}")
+    one, other = _key(src), _key(dst)
     key = None if one is None or other is None else (one, other, shape, dtype)
-    whole = None if key is None else calls.wholes.get(key)
+    try:
+        whole = None if key is None else calls.wholes.get(key)
+    except TypeError as error:
+        raise ShapeError(f"expected a shape of whole numbers, got {shape!r}") from error
     if whole is None:
         whole = _read(src, dst, group, calls.links(group).base.size, shape, dtype)
         if key is not None:
@@ -110,10 +114,16 @@ def _whole(
     return whole
 
 
+def _key(side: Side) -> Hashable:
+    return side if isinstance(side, Layout) else getattr(side, "key", None)
+
+
 def _read(
     src: Side, dst: Side, group: Any, size: int, known: tuple[int, ...] | None, dtype: torch.dtype | None
 ) -> Whole:
     for name, side in (("src", src), ("dst", dst)):
+        if side is not None and not isinstance(side, Layout | Placed):
+            raise LayoutError(f"expected {name}_layout to be a restripe.Layout, got {side!r}")
         if side is None or side.mesh is None:
             raise MissingTensorError(f"no layout of {name} is known: pass {name}_layout= where {name} is no DTensor")
     sides = [side for side in (src, dst) if side is not None]

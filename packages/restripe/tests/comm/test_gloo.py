@@ -49,7 +49,9 @@ def free(count: int) -> list[int]:
 
 
 def held(reports: Reports, scenario: str) -> None:
-    wrong = {rank: text for rank, report in reports.items() if (text := report.get(scenario, report.get("")))}
+    wrong = {
+        rank: text for rank, report in reports.items() if (text := report.get(scenario, report.get("", "not played")))
+    }
     assert not wrong, "\n".join(f"rank {rank}: {text}" for rank, text in wrong.items())
 
 
