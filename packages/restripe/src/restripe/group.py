@@ -109,9 +109,11 @@ class State:
         self.calls += 1
         mine = agreement.listing(() if fault is not None else items)
         told = self._exchange(links, fault, agreement.describe(mine, graph=graph), options)
-        firsts = agreement.first_of(told).values()
-        listings = self._gather(links, mine if links.base.rank in firsts else b"")
-        whole = agreement.merge({rank: listings[rank] for rank in firsts})
+        rank, firsts = links.base.rank, agreement.first_of(told)
+        first = firsts[told[rank]["items"]]
+        listings = self._gather(links, mine if first == rank else b"")
+        listings[first] = mine
+        whole = agreement.merge({one: listings[one] for one in firsts.values()})
         self._agreed.add(agreement.Terms.of(whole))
         return whole
 
