@@ -127,7 +127,7 @@ class Group:
 class Alone:
     """The communicator of a rank that is idle, so that nothing is sent; of the others it knows their number.
 
-    Where ranks exchange records it hears its own alone.
+    Where ranks exchange records, all say what it says.
     """
 
     def __init__(self, rank: int, size: int) -> None:
