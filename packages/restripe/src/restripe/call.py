@@ -99,21 +99,20 @@ def fault_in(call: Call, plans: Sequence[RankPlan], communicator: Communicator) 
             check(item, planned, communicator.rank, communicator.device, src, dst)
         except ReshardError as error:
             faults.append(error)
-    try:
-        check_memory(call.items, call.tensors, _reaches(call.tensors, plans))
-    except ReshardError as error:
-        faults.append(error)
+    memory = overlap(call, _reaches(call.tensors, plans))
+    if memory is not None:
+        faults.append(memory)
     if not faults:
         return None
     return at(communicator.rank, min(faults, key=lambda fault: PRECEDENCE.index(type(fault))))
 
 
-def overlap(call: Call, reaches: Sequence[tuple[int, int]], rank: int) -> ReshardError | None:
+def overlap(call: Call, reaches: Sequence[tuple[int, int]]) -> ReshardError | None:
     """The fault that some tensor has no memory, or that a destination shares elements with another, if there is one."""
     try:
         check_memory(call.items, call.tensors, reaches)
     except ReshardError as error:
-        return at(rank, error)
+        return error
     return None
 
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from restripe import agreement, comm
 from restripe.arguments import Item, Whole, addresses, looks
-from restripe.call import Bound, Call, Check, Options, Pair, bound_to, fault_in, faulty, overlap, pair_of, stand_ins
+from restripe.call import Bound, Call, Check, Options, Pair, at, bound_to, fault_in, faulty, overlap, pair_of, stand_ins
 from restripe.errors import CaptureError, LayoutError, MissingTensorError, ReshardError
 from restripe.execution import execute
 from restripe.links import Links
@@ -171,7 +171,8 @@ class State:
             bound = self._bind(links, call, options)
             self._bound.made(key, dict)[call.turn] = bound
         elif moved or options.check == "always":  # else nothing can be at fault, and all has been agreed on
-            fault = overlap(call, bound.reaches, links.base.rank)
+            fault = overlap(call, bound.reaches)
+            fault = None if fault is None else at(links.base.rank, fault)
             self.agree(links, call.key, fault, call.items, options)
         self._last = key, call.turn, bound
         if moved:
@@ -206,14 +207,8 @@ class State:
     def _bind(self, links: Links, call: Call, options: Options) -> Bound:
         """The first call with such tensors: plan, check, agree and bind."""
         base = links.base
-        plans = (
-            []
-            if call.key is None
-            else [
-                self._plan(item, base.rank, call.turn + turn)
-                for item, turn in zip(call.items, turns(call.items), strict=True)
-            ]
-        )
+        places = zip(call.items, turns(call.items), strict=True)  # no item where the call is faulty
+        plans = [self._plan(item, base.rank, call.turn + turn) for item, turn in places]
         self.agree(links, call.key, call.fault or fault_in(call, plans, base), call.items, options)
         with self._tearing():
             return bound_to(call, plans, options.staging_bytes)
