@@ -300,6 +300,17 @@ def test_nothing_but_staging_is_copied_before_the_messages_are_on_their_way(give
         assert all(memory >= 2 * len(rank.plans) for memory in packed)
 
 
+@pytest.mark.requirement("RS-UPSTREAM-8")
+def test_a_stripe_that_the_source_holds_is_gathered_from_there() -> None:
+    both = Side((2,), (0, 1), (0,)), Side((2,), (0, 1), (None,))
+    for rank in bound(Submission(Drawn(2, (6, 4), *both), (4,), seed=None, budget=WHOLE)):
+        (step,) = rank.program
+        (gather,) = step.rebuilds
+        assert isinstance(gather, Gather)
+        assert (gather.stripe.memory, gather.whole.memory) == (0, 1)
+        assert step.packs == step.unpacks == []
+
+
 @pytest.mark.requirement("RS-TRAFFIC-3")
 def test_a_plan_that_stages_nothing_takes_no_buffer() -> None:
     rows = Submission(Drawn(4, (12, 3), Side((2,), (0, 1), (0,)), Side((2,), (2, 3), (0,))), (4,), None, WHOLE)
