@@ -21,6 +21,7 @@ from restripe.call import Options
 from restripe.errors import AgreementError, AliasingError, CaptureError, DtypeError, LayoutError, ShapeError
 from restripe.group import state, states
 from restripe.links import Links
+from restripe.streams import Mark
 
 from .conftest import Worlds
 from .moves import Move, Side
@@ -126,9 +127,9 @@ def test_the_1024_plans_used_last_are_kept(worlds: Worlds, monkeypatch: pytest.M
     assert len(play(*range(1024))) == 1024
     assert play(0, 1023) == []
     assert play(1024) == [(1024,)]
-    assert play(0) == []
-    assert play(1) == [(1,)]
-    assert play(2) == [(2,)]
+    assert play(0, *range(2, 1025)) == []
+    play(*range(1025))
+    assert play(0) == [(0,)]
     assert len(state(world.groups[0])._plans) == 1024
 
 
@@ -429,10 +430,20 @@ def given(move: Move) -> dict[str, Any]:
 
 
 class Streams:
-    """The streams of a device that records every call in a graph."""
+    """The one stream of a device, None, with a log of what follows and ends on it."""
+
+    def __init__(self) -> None:
+        self.log: list[Any] = []
 
     def current(self) -> None:
         return None
+
+    def follow(self, stream: None) -> None:
+        self.log.append("follow")
+
+    def ended(self, stream: None) -> Mark:
+        self.log.append("end")
+        return Mark(stream)
 
 
 def captured(group: Group, links: Links | None, call: Any) -> None:
@@ -645,34 +656,31 @@ def test_at_exit_every_group_is_released_whatever_fails() -> None:
 def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_mark(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tensors are held also where a transport fails halfway, since it may read them still; an exchange follows too.
-
-    A group that is alone and stays on its stream has nothing to follow.
-    """
-    log: list[Any] = []
+    """Tensors are held also where a transport fails halfway, since it may read them still; an exchange follows too."""
+    streams = Streams()
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(module, "follow", lambda stream, marks: log.append(len(list(marks))))
     monkeypatch.setattr(
-        module, "hold", lambda tensors, stream: log.append([t.numel() for t in tensors if t is not None])
+        module, "hold", lambda tensors, stream: streams.log.append([t.numel() for t in tensors if t is not None])
     )
     world = worlds(1)
     move = Move((4,), Side([0], (None,)), Side([0], (None,)))
 
     def body(group: Group) -> None:
-        state(group).links(group).streams = Streams()  # type: ignore[assignment]
+        state(group).links(group).streams = streams  # type: ignore[assignment]
         src, dst = move.hand(0)
         works = [restripe.reshard(src, dst, group, **given(move)) for _ in range(2)]
         assert all(work._mark is not None for work in works)
-        assert state(group).mark is works[1]._mark
+        assert works[0]._mark is not works[1]._mark
         move.judge(0, src, dst)
 
+    call = ["follow", [4, 4], "end"]
     world.run(body)
-    assert log == [0, [4, 4], [4, 4]]
-    log.clear()
+    assert streams.log == ["follow", *call, *call]
+    streams.log.clear()
     monkeypatch.setattr(module, "execute", broken)
     with pytest.raises(OSError, match="cut"):
         world.run(body)
-    assert log == [[4, 4]]
+    assert streams.log == ["follow", [4, 4]]
 
 
 def broken(*_: object) -> None:

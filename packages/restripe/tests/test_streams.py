@@ -11,7 +11,7 @@ import torch
 from restripe import Work
 from restripe.errors import PeerTimeoutError
 from restripe.links import Links
-from restripe.streams import Mark, Streams, follow, hold
+from restripe.streams import Mark, Streams, hold, streams_of
 
 from .conftest import Worlds
 
@@ -97,12 +97,25 @@ def test_a_mark_records_one_event_when_it_is_first_asked(monkeypatch: pytest.Mon
     assert mark.passed()
 
 
-def test_a_stream_follows_the_marks_of_others_on_its_device() -> None:
-    ours, other, far = Stream("ours"), Stream("other"), Stream("far", device=1)
-    marks = [Mark(stream) for stream in (ours, Twin("ours"), other, far)]
-    follow(ours, marks)
+def test_a_stream_follows_the_last_call_on_another_stream_of_its_device() -> None:
+    streams, ours, other = Streams(0), Stream("ours"), Stream("other")
+    streams.follow(ours)
+    first = streams.ended(ours)
+    streams.follow(ours)
+    streams.follow(Twin("ours"))
+    assert not ours.recorded
+    streams.follow(other)
+    assert other.waited == ours.recorded == [first.event]
+    streams.ended(other)
+    streams.follow(ours)
     assert ours.waited == other.recorded
-    assert [len(mark.stream.recorded) for mark in marks] == [0, 0, 1, 0]
+    assert len(ours.recorded) == 1
+
+
+def test_groups_on_one_device_share_its_streams() -> None:
+    here, there = (streams_of(torch.device("cuda", index)) for index in (3, 4))
+    assert streams_of(torch.device("cuda", 3)) is here is not None
+    assert here is not there
 
 
 def test_tensors_are_held_until_the_stream_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +137,7 @@ def test_a_stream_is_asked_of_torch_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: next(handles), raising=False)
     monkeypatch.setattr(torch.cuda, "current_stream", current)
-    streams = Streams(torch.device("cuda", 3))
+    streams = Streams(3)
     assert [streams.current().name for _ in range(3)] == ["1", "2", "1"]
     assert asked == [3, 3]
 

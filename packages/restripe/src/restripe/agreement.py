@@ -18,7 +18,7 @@ from restripe.errors import PRECEDENCE, AgreementError, DtypeError, MissingTenso
 from restripe.layout import Layout, Mesh
 from restripe.segmented import Segmented
 
-PLANNER = 2  # raised when the same arguments plan otherwise than before
+PLANNER = 3  # raised when the same arguments plan otherwise than before
 CLEAR = b'{"told": {"call": "clear"}}'
 
 

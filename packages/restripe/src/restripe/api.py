@@ -189,6 +189,7 @@ class Refit:
         self._group, self._options, self._own = group, options, own
         self._calls = state(group)
         self._names = [item.name for item in items]
+        self._known = frozenset(self._names)
 
     def run(self, src: Mapping[str, Any] | None, dst: Mapping[str, Any] | None, *, stream: Any = None) -> Work:
         """Move every item from `src` to `dst` in one submission; collective.
@@ -202,25 +203,26 @@ class Refit:
         """
         links = self._own if self._own is not None and self._own.live else self._calls.links(self._group)
         try:
-            tensors, told = self._given(src or {}, dst or {})
+            tensors, told = self._given(src, dst)
             call = Call(self.terms, self.items, tensors, told, None, 0)
         except ReshardError as error:
             call = faulty(self.terms, links.base.rank, error)
         return Work(self._calls.run(links, call, self._options, stream))
 
     def _given(
-        self, src: Mapping[str, Any], dst: Mapping[str, Any]
+        self, src: Mapping[str, Any] | None, dst: Mapping[str, Any] | None
     ) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
         """Source and destination of each item, in turn, and what they tell beside."""
-        found = [side.get(name) for name in self._names for side in (src, dst)]
-        if sum([one is not None for one in found]) != len(src) + len(dst):
-            self._known(src, dst)
+        found: list[Any] = [None] * (2 * len(self._names))
+        for place, side in enumerate((src, dst)):
+            if side:
+                found[place::2] = map(side.get, self._names)
+                if not side.keys() <= self._known:
+                    strangers = sorted(side.keys() - self._known)
+                    raise MissingTensorError(
+                        f"tensors {strangers} were not prepared; prepare every item that run is given"
+                    )
         return read_all(found, self._names)
-
-    def _known(self, *sides: Mapping[str, Any]) -> None:
-        strangers = sorted({name for side in sides for name in side} - set(self._names))
-        if strangers:
-            raise MissingTensorError(f"tensors {strangers} were not prepared; prepare every item that run is given")
 
 
 def clear_caches(group: Any = None) -> None:

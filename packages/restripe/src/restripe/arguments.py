@@ -110,14 +110,21 @@ class Given(NamedTuple):
     local: torch.Tensor | None
 
 
-def looks(tensors: Iterable[torch.Tensor | None]) -> tuple[Hashable, ...]:
-    """All that checking and binding read of local tensors but where they lie: what is equal here is bound alike."""
-    return tuple(
-        [
-            None if one is None else (one.shape, one.stride(), one.dtype, one.device, one.is_conj(), one.is_neg())
-            for one in tensors
-        ]
-    )
+Look = tuple[int, torch.Size, tuple[int, ...], torch.dtype, torch.device, bool, bool]  # address, sizes, strides, ...
+
+
+def looks(tensors: Iterable[torch.Tensor | None]) -> list[Look | None]:
+    """All that checking and binding read of local tensors: where the first element lies, and what is the same when it moves.
+
+    Raises:
+        RuntimeError: a tensor without memory or strides.
+    """
+    return [
+        None
+        if one is None
+        else (one.data_ptr(), one.shape, one.stride(), one.dtype, one.device, one.is_conj(), one.is_neg())
+        for one in tensors
+    ]
 
 
 def addresses(tensors: Iterable[torch.Tensor | None]) -> list[int | None]:
@@ -129,36 +136,40 @@ Told = tuple[tuple[int, ...] | None, torch.dtype | None]
 SIDES = ("source", "destination")
 _PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
 _ABSENT: Any = object()
-_NOTHING = Given(None, None, None)
+Read = tuple[torch.Tensor | None, Told]
+_NOTHING: Read = (None, (None, None))
 
 
-def read(tensor: Any) -> Given:
+def read(tensor: Any) -> Read:
     """Read a DTensor, a reference with `_local_tensor` or `to_local()`, a plain local tensor, or None.
 
     On a rank outside its mesh a DTensor has an empty local tensor that stands for none.
     """
     if tensor is None:
         return _NOTHING
-    if type(tensor) is torch.Tensor:  # the usual case, and none of the others
-        return Given(None, tensor.dtype, tensor)
-    if type(tensor) is TensorRef:
-        return Given(tensor.shape, tensor.dtype, None if tensor.local is None else settle(tensor.local))
+    if not isinstance(tensor, torch.Tensor):
+        return _referred(tensor)
     if isinstance(tensor, DTensor):
         outside = tensor.device_mesh.get_coordinate() is None
-        return Given(tensor.shape, tensor.dtype, None if outside else settle(tensor._local_tensor))  # noqa: SLF001  (to_local() would record history)
-    if isinstance(tensor, torch.Tensor):
-        return Given(None, tensor.dtype, settle(tensor))
+        local = None if outside else settle(tensor._local_tensor)  # noqa: SLF001  (to_local() would record history)
+        return local, (tensor.shape, tensor.dtype)
+    return settle(tensor), (None, tensor.dtype)
+
+
+def _referred(reference: Any) -> Read:
     try:
-        local = getattr(tensor, "_local_tensor", _ABSENT)
-        local = tensor.to_local() if local is _ABSENT else local
-        given = Given(tuple(tensor.shape), tensor.dtype, None if local is None else settle(local))
+        local = getattr(reference, "_local_tensor", _ABSENT)
+        local = reference.to_local() if local is _ABSENT else local
+        told = tuple(reference.shape), reference.dtype
     except (AttributeError, TypeError) as error:
         raise MissingTensorError(
-            f"expected a tensor, a reference with .shape, .dtype and ._local_tensor, or None, got {type(tensor).__name__}"
+            f"expected a tensor, a reference with .shape, .dtype and ._local_tensor, or None, got {type(reference).__name__}"
         ) from error
-    if not isinstance(given.local, torch.Tensor | None):
-        raise MissingTensorError(f"expected a reference to a tensor, got one to {type(given.local).__name__}")
-    return given
+    if local is None:
+        return None, told
+    if not isinstance(local, torch.Tensor):
+        raise MissingTensorError(f"expected a reference to a tensor, got one to {type(local).__name__}")
+    return settle(local), told
 
 
 def read_all(
@@ -172,10 +183,11 @@ def read_all(
     if set(map(type, tensors)) <= _PLAIN:
         return tensors, ()
     given = [_read_as(names[n // 2], one) for n, one in enumerate(tensors)] if names else [read(one) for one in tensors]
-    return [one.local for one in given], tuple([(one.shape, one.dtype) for one in given])
+    locals_, told = zip(*given, strict=True)
+    return locals_, told
 
 
-def _read_as(name: str, tensor: Any) -> Given:
+def _read_as(name: str, tensor: Any) -> Read:
     with about(f"item {name!r}"):
         return read(tensor)
 

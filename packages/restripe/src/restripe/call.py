@@ -72,23 +72,22 @@ class Bound:
 
     `program` is what to run, `splits` the layouts whose replicas are split, each once; `reaches` has the bytes that each item's
     source and destination span, 0 where this rank reads and writes none of them; `lazy` says that some tensor is a conj or neg
-    view, for which another one stands in; `pairs` has the keys of the plans that it came from. `starts` is where the tensors lay
-    at the last call, and `posts` what it sent and received there, where that is all there is to do.
+    view, for which another one stands in. `starts` is where the tensors lay
+    at the last call, and `posts` what it sent and received there by round, where that is all there is to do.
     """
 
     program: Program
     splits: list[Layout]
     reaches: list[tuple[int, int]]
     lazy: bool
-    pairs: list[Pair]
     starts: list[int | None] = field(default_factory=list)
-    posts: tuple[Posts, Posts] | None = None
+    posts: list[tuple[Posts, Posts]] | None = None
 
     def lie_at(self, starts: list[int | None]) -> None:
         """Take in where the tensors of a call lie, which share nothing there."""
         self.starts = starts
         if self.program.plain and not self.lazy:
-            self.posts = posts(self.program.rounds[0], starts)
+            self.posts = [posts(step, starts) for step in self.program.rounds if step.sends or step.receives]
 
 
 def fault_in(call: Call, plans: Sequence[RankPlan], communicator: Communicator) -> ReshardError | None:
@@ -124,8 +123,7 @@ def bound_to(call: Call, plans: Sequence[RankPlan], staging_bytes: int) -> Bound
     splits, seats = _splits(call.items, plans)
     program = bind(plans, schedule, list(zip(lies[::2], lies[1::2], strict=True)), seats)
     lazy = any(one is not other for one, other in zip(tensors, call.tensors, strict=True))
-    pairs = list(dict.fromkeys(map(pair_of, call.items)))
-    return Bound(program, splits, _reaches(call.tensors, plans), lazy, pairs)
+    return Bound(program, splits, _reaches(call.tensors, plans), lazy)
 
 
 def _splits(items: Sequence[Whole], plans: Sequence[RankPlan]) -> tuple[list[Layout], list[int]]:

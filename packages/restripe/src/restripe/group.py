@@ -20,18 +20,31 @@ import torch
 import torch.distributed as dist
 
 from restripe import agreement, comm
-from restripe.arguments import Item, Whole, addresses, looks
+from restripe.arguments import Item, Look, Told, Whole, addresses, looks
 from restripe.call import Bound, Call, Check, Options, Pair, at, bound_to, fault_in, faulty, overlap, pair_of, stand_ins
 from restripe.errors import CaptureError, LayoutError, MissingTensorError, ReshardError
 from restripe.execution import execute
 from restripe.links import Links
 from restripe.links import release as release_links
 from restripe.planning import RankPlan, plan, turns
-from restripe.recent import Recent
+from restripe.recent import Recent, remember
 from restripe.staging import hand_back
-from restripe.streams import Mark, follow, hold
+from restripe.streams import Mark, hold
 
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
+SHAPES = 16  # ways that the tensors of one call may lie, of which a group keeps what they are bound to
+Seen = tuple[Options, tuple[Told, ...], list[Look | None]]
+
+
+class Warm:
+    """What calls of one key and turn were bound to: the last one, with all that was seen of it, and each way to lie."""
+
+    __slots__ = ("bound", "known", "seen")
+
+    def __init__(self) -> None:
+        self.seen: Seen | None = None
+        self.bound: Bound | None = None
+        self.known: dict[Hashable, Bound] = {}
 
 
 class State:
@@ -45,7 +58,6 @@ class State:
         self.number = number
         self.calls = 0
         self.torn = False
-        self.mark: Mark | None = None
         self._links: Links | None = None
         self._brings: str | None = None
         self._source: Any = None
@@ -55,10 +67,10 @@ class State:
         self._options: dict[Any, Options] = {}
         self._generation = 0
         self._agreed: set[Hashable] = set()
+        self.near: dict[Hashable, tuple[Whole, Any, Any]] = {}
         self.wholes: Recent[Hashable, Whole] = Recent(PLANS)
         self._plans: Recent[Pair, dict[int, RankPlan]] = Recent(PLANS)
-        self._bound: Recent[Hashable, dict[int, Bound]] = Recent(PLANS)
-        self._last: tuple[Hashable, int, Bound | None] = (None, 0, None)
+        self._warm: Recent[Hashable, dict[int, Warm]] = Recent(PLANS)
 
     def options(self, group: Any, check: Check | None) -> Options:
         """How a call is made: with the check mode given, or the group's `check`, or what RESTRIPE_CHECK said at first use."""
@@ -132,7 +144,7 @@ class State:
     def _gather(self, links: Links, record: bytes) -> list[bytes]:
         with self._tearing():
             if links.streams is not None:
-                follow(links.streams.current(), _marks())
+                links.streams.follow(links.streams.current())
             return links.base.exchange(record)
 
     @contextmanager
@@ -154,29 +166,19 @@ class State:
     def _run(self, links: Links, call: Call, options: Options, stream: Any) -> Mark | None:
         self.calls += 1
         try:
-            key, starts = (call.key, options, call.told, looks(call.tensors)), addresses(call.tensors)
+            seen: Seen = options, call.told, looks(call.tensors)
         except RuntimeError as error:
             unreadable = MissingTensorError(
                 f"expected dense tensors, whose elements lie at strides in memory ({error})"
             )
             call = faulty(call.key, links.base.rank, unreadable)
-            key, starts = (call.key, options, (), ()), []
-        bound = None if call.fault is not None else self._warm(key, call.turn)
+            seen = options, (), []
         recorded = links.streams is not None and torch.cuda.is_current_stream_capturing()
-        if recorded:
-            self._capturable(links, call, bound)
-            options = replace(options, check="off")  # agreed on when it was warmed
-        moved = bound is None or starts != bound.starts
-        if bound is None:
-            bound = self._bind(links, call, options)
-            self._bound.made(key, dict)[call.turn] = bound
-        elif moved or options.check == "always":  # else nothing can be at fault, and all has been agreed on
-            fault = overlap(call, bound.reaches)
-            fault = None if fault is None else at(links.base.rank, fault)
-            self.agree(links, call.key, fault, call.items, options)
-        self._last = key, call.turn, bound
-        if moved:
-            bound.lie_at(starts)
+        turns = self._warm.get(call.key)
+        warm = None if turns is None else turns.get(call.turn)
+        bound = None if warm is None or warm.seen != seen else warm.bound  # at fault in nothing, and agreed on
+        if bound is None or recorded or options.check == "always" or call.fault is not None:
+            bound = self._bound_to(links, call, seen, recorded=recorded)
         if links.streams is None:
             self._move(links, call, bound, stream)
             return None
@@ -184,24 +186,31 @@ class State:
         if recorded:
             self._move(links, call, bound, stream)
             return None
-        if len(_states) > 1 or (self.mark is not None and self.mark.stream is not stream):
-            follow(stream, _marks())
+        links.streams.follow(stream)
         try:
             self._move(links, call, bound, stream)
         finally:
             hold(call.tensors, stream)
-        self.mark = Mark(stream)
-        return self.mark
+        return links.streams.ended(stream)
 
-    def _warm(self, key: Hashable, turn: int) -> Bound | None:
-        """What the call was bound to before; the last one is asked first, since hashing a long submission takes time."""
-        last, its_turn, bound = self._last
-        if turn == its_turn and key == last:
-            return bound
-        known = self._bound.get(key)
-        bound = None if known is None else known.get(turn)
-        for pair in () if bound is None else bound.pairs:
-            self._plans.get(pair)  # it is used
+    def _bound_to(self, links: Links, call: Call, seen: Seen, *, recorded: bool) -> Bound:
+        """What the call is bound to, after every check that it needs."""
+        options, told, lies = seen
+        geometry = options, told, tuple([None if one is None else one[1:] for one in lies])
+        warm = (self._warm.get(call.key) or {}).get(call.turn) or Warm()
+        bound = None if call.fault is not None else warm.known.get(geometry)
+        if recorded:
+            self._capturable(links, call, bound)
+            options = replace(options, check="off")  # agreed on when it was warmed
+        if bound is None:
+            bound = self._bind(links, call, options)
+            remember(warm.known, geometry, bound, SHAPES)
+        else:
+            fault = overlap(call, bound.reaches)
+            self.agree(links, call.key, None if fault is None else at(links.base.rank, fault), call.items, options)
+        bound.lie_at([None if one is None else one[0] for one in lies])
+        warm.seen, warm.bound = seen, bound
+        self._warm.made(call.key, dict)[call.turn] = warm
         return bound
 
     def _bind(self, links: Links, call: Call, options: Options) -> Bound:
@@ -217,7 +226,8 @@ class State:
         try:
             replicas = [links.replicas(layout) for layout in bound.splits]  # collective, also for ranks that only send
             if bound.posts is not None and links.post is not None:
-                links.post(*bound.posts, stream)
+                for sends, receives in bound.posts:
+                    links.post(sends, receives, stream)
                 return
             tensors = stand_ins(call.tensors) if bound.lazy else call.tensors
             starts = addresses(tensors) if bound.lazy else bound.starts
@@ -283,9 +293,8 @@ class State:
 
     def _forget(self) -> None:
         """Drop what was agreed on, planned and bound."""
-        for table in (self._agreed, self.wholes, self._plans, self._bound):
+        for table in (self._agreed, self.near, self.wholes, self._plans, self._warm):
             table.clear()
-        self._last = (None, 0, None)
 
 
 _states: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
@@ -342,12 +351,6 @@ def states() -> list[State]:
     release()
     with _lock:
         return sorted(_states.values(), key=lambda found: found.number)
-
-
-def _marks() -> list[Mark]:
-    """Where the last submissions of the process's groups end."""
-    with _lock:
-        return [found.mark for found in _states.values() if found.mark is not None]
 
 
 def default_group() -> dist.ProcessGroup:

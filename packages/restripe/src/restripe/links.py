@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from restripe.comm import Communicator
 from restripe.layout import Layout, Mesh, replica_groups
-from restripe.streams import Streams
+from restripe.streams import streams_of
 
 
 class Links:
@@ -21,7 +21,7 @@ class Links:
     def __init__(self, base: Communicator, *, owned: bool) -> None:
         self.base = base
         self.post = getattr(base, "post", None)
-        self.streams = Streams(base.device) if base.device.type == "cuda" else None
+        self.streams = streams_of(base.device)
         self._made: list[Communicator] = [base] if owned else []
         self._replicas: dict[tuple[Mesh, tuple[int, ...]], Communicator | None] = {}
 

@@ -4,50 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.placement_types import Placement
 
 from restripe.arguments import Told, Whole, layouts, read_all, sizes
 from restripe.call import Call, Check, faulty
 from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError, ShapeError
-from restripe.group import State, state
+from restripe.group import PLANS, State, state
 from restripe.joining import Joined
 from restripe.layout import Layout, Mesh, counted
+from restripe.recent import remember
 from restripe.streams import Mark
 
-
-class Placed(NamedTuple):
-    """Where one side of a call lies, as the caller gives it; its `key` is None where mesh or placements may still change."""
-
-    mesh: Any
-    placements: Sequence[Placement]
-    key: Hashable
-
-
-Side = Layout | Placed | None
+Side = tuple[Any, ...]  # (layout,), (mesh, placements), or () where neither is known
 
 
 def side_of(tensor: Any, layout: Layout | None) -> Side:
-    """The layout that is given, whatever it is, or the DTensor's own mesh and placements; None where neither is there."""
-    if layout is None and isinstance(tensor, DTensor):
-        return placed(tensor.device_mesh, tensor.placements)
-    return layout
-
-
-def placed(mesh: Any, placements: Sequence[Placement]) -> Placed:
-    """A mesh and placements of any kind."""
-    if not isinstance(mesh, (Mesh, DeviceMesh)) or type(placements) is not tuple:
-        return Placed(mesh, placements, None)
-    if not set(map(type, placements)) <= {Shard, Replicate}:
-        return Placed(mesh, placements, None)
-    # torch's placements are slow to hash and to compare; what they say is not.
-    told = tuple([one.dim if isinstance(one, Shard) else None for one in placements])
-    return Placed(mesh, placements, (mesh, told))
+    """The layout that is given, whatever it is, or the DTensor's own mesh and placements."""
+    if layout is not None:
+        return (layout,)
+    return (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else ()
 
 
 def move(
@@ -98,38 +78,55 @@ def _dtype(tensors: Sequence[torch.Tensor | None], told: Sequence[Told]) -> torc
 def _whole(
     calls: State, src: Side, dst: Side, group: Any, shape: tuple[int, ...] | None, dtype: torch.dtype | None
 ) -> Whole:
-    """What a call moves; remembered for meshes and placements that cannot change."""
+    """What a call moves; remembered for meshes and placements that cannot change, first by which objects they are."""
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise DtypeError(f"expected dtype to be a torch.dtype, got {dtype!r}")
-    one, other = _key(src), _key(dst)
-    key = None if one is None or other is None else (one, other, shape, dtype)
+    near = (*map(id, src), *map(id, dst), shape, dtype)
     try:
-        whole = None if key is None else calls.wholes.get(key)
+        known = calls.near.get(near)
     except TypeError as error:
         raise ShapeError(f"expected a shape of whole numbers, got {shape!r}") from error
+    if known is not None:
+        return known[0]
+    one, other = _key(src), _key(dst)
+    key = None if one is None or other is None else (one, other, shape, dtype)
+    whole = None if key is None else calls.wholes.get(key)
     if whole is None:
         whole = _read(src, dst, group, calls.links(group).base.size, shape, dtype)
         if key is not None:
             calls.wholes.keep(key, whole)
+    if _lasting(src) and _lasting(dst):
+        remember(calls.near, near, (whole, src, dst), PLANS)  # an id is no other object's while its own is kept
     return whole
 
 
+def _lasting(side: Side) -> bool:
+    """Whether what these objects say cannot change."""
+    return isinstance(side[0], Layout | Mesh | DeviceMesh) and type(side[-1]) in (Layout, tuple)
+
+
 def _key(side: Side) -> Hashable:
-    return side if isinstance(side, Layout) else getattr(side, "key", None)
+    """What the side says, where that cannot change and is hashed fast: torch's placements are slow to hash and to compare."""
+    if len(side) < 2 or not _lasting(side):
+        return side[0] if side and isinstance(side[0], Layout) else None
+    mesh, placements = side
+    if not set(map(type, placements)) <= {Shard, Replicate}:
+        return None
+    return mesh, tuple([one.dim if isinstance(one, Shard) else None for one in placements])
 
 
 def _read(
     src: Side, dst: Side, group: Any, size: int, known: tuple[int, ...] | None, dtype: torch.dtype | None
 ) -> Whole:
     for name, side in (("src", src), ("dst", dst)):
-        if side is not None and not isinstance(side, Layout | Placed):
-            raise LayoutError(f"expected {name}_layout to be a restripe.Layout, got {side!r}")
-        if side is None or side.mesh is None:
+        if len(side) == 1 and not isinstance(side[0], Layout):
+            raise LayoutError(f"expected {name}_layout to be a restripe.Layout, got {side[0]!r}")
+        if not side or side[0] is None:
             raise MissingTensorError(f"no layout of {name} is known: pass {name}_layout= where {name} is no DTensor")
-    sides = [side for side in (src, dst) if side is not None]
-    found = layouts(
-        [side.mesh for side in sides], [side.placements for side in sides], known, size, partial(group_mesh, group)
+    meshes, placements = zip(
+        *[(one[0].mesh, one[0].placements) if len(one) == 1 else one for one in (src, dst)], strict=True
     )
+    found = layouts(meshes, placements, known, size, partial(group_mesh, group))
     if known is None:
         raise MissingTensorError(
             "no global shape is known: an idle rank, or one with plain local tensors, must pass shape="

@@ -111,8 +111,8 @@ class Program(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether all there is to do is one round of messages."""
-        return not self.makes and len(self.rounds) == 1 and not self.rounds[0].rebuilds
+        """Whether all there is to do is messages."""
+        return not self.makes and not any(step.rebuilds for step in self.rounds)
 
 
 Posts = list[tuple[int, int, int]]  # address, length in bytes, peer

@@ -1,4 +1,4 @@
-"""A table that keeps what was used last."""
+"""Tables that do not grow without bound."""
 
 from __future__ import annotations
 
@@ -50,3 +50,10 @@ class Recent(Generic[Key, Value]):
     def clear(self) -> None:
         """Forget all."""
         self._entries.clear()
+
+
+def remember(table: dict[Key, Value], key: Key, value: Value, most: int) -> None:
+    """Take a value into a plain table, which begins anew where it is full: for what is found again at little cost."""
+    if len(table) >= most:
+        table.clear()
+    table[key] = value

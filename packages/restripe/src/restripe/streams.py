@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from time import monotonic, sleep
 from typing import Any
 
@@ -50,11 +51,15 @@ class Mark:
 
 
 class Streams:
-    """The streams of one device that calls were enqueued on, by their handle: asking torch for a stream object is slow."""
+    """The streams of one device that calls of this process were enqueued on, and where the last call ends.
 
-    def __init__(self, device: torch.device) -> None:
-        self._index = device.index
+    Streams are known by their handle: asking torch for a stream object is slow.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
         self._known: dict[int, Any] = {}
+        self._end: Mark | None = None
 
     def current(self) -> Any:
         """The device's current stream."""
@@ -64,15 +69,25 @@ class Streams:
             stream = self._known[handle] = torch.cuda.current_stream(self._index)
         return stream
 
+    def follow(self, stream: Any) -> None:
+        """Let what is enqueued on the stream from now on come after every call so far, since each came after the one before.
 
-def follow(stream: Any, marks: Iterable[Mark]) -> None:
-    """Let what is enqueued on the stream from now on come after these marks on its device.
+        Two communicators whose kernels run at once on one device can each wait for a kernel that has no room to start.
+        """
+        end = self._end
+        if end is not None and end.stream is not stream and end.stream != stream:
+            stream.wait_event(end.event)
 
-    Two communicators whose kernels run at once on one device can each wait for a kernel that has no room to start.
-    """
-    for one in marks:
-        if one.stream is not stream and one.stream != stream and one.stream.device == stream.device:
-            stream.wait_event(one.event)
+    def ended(self, stream: Any) -> Mark:
+        """The mark of a call that ends here."""
+        self._end = Mark(stream)
+        return self._end
+
+
+@cache
+def streams_of(device: torch.device) -> Streams | None:
+    """The streams of a device, one object for all groups of this process; none on the CPU."""
+    return Streams(device.index) if device.type == "cuda" else None
 
 
 def hold(tensors: Iterable[torch.Tensor | None], stream: Any) -> None:

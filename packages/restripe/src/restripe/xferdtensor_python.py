@@ -8,7 +8,7 @@ from typing import Any
 from torch.distributed.tensor.placement_types import Placement
 
 from restripe.api import clear_caches
-from restripe.moving import move, placed
+from restripe.moving import move
 
 __all__ = ["clear_xferdtensor_python_caches", "xferdtensor_python_impl"]
 
@@ -38,9 +38,9 @@ def xferdtensor_python_impl(
     """
     move(
         src_tensor,
-        placed(src_mesh, src_placement),
+        (src_mesh, src_placement),
         dst_tensor,
-        placed(dst_mesh, dst_placement),
+        (dst_mesh, dst_placement),
         process_group,
         shape=None,
         dtype=None,

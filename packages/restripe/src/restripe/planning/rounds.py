@@ -1,6 +1,6 @@
 """How a long submission is cut, so that neither the operations of one group nor the staging at one time grow without bound.
 
-Jobs are publicly known to hang from about 10,000 sends and receives in one group. The cuts follow from bounds that hold for
+And so that the device has something to do before the host has posted all. Jobs are publicly known to hang from about 10,000 sends and receives in one group. The cuts follow from bounds that hold for
 every rank, so each rank finds them by itself.
 """
 
@@ -14,6 +14,8 @@ from restripe.cuts import Region, cut, lengths
 from restripe.planning.plan import Message, RankPlan
 
 OPERATIONS = 2048  # sends and receives of one rank in one group
+LONG = 128  # tensors of a submission from which on its first round is a short one, on its way while the rest is posted
+LEAD = 32  # tensors of that round
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ def rounds(plans: Sequence[RankPlan], itemsizes: Sequence[int], staging_bytes: i
         slices = _slices(plan.staging * itemsize, staging_bytes)
         more, bytes_more = plan.operations(turns), min(plan.staging * itemsize, staging_bytes)
         for part in _parts(tensor, slices, turns):
-            if not found or operations + more > OPERATIONS or staging + bytes_more > staging_bytes:
+            led = part.first and tensor == LEAD and len(plans) >= LONG
+            if not found or led or operations + more > OPERATIONS or staging + bytes_more > staging_bytes:
                 found.append([])
                 operations = staging = 0
             found[-1].append(part)
