@@ -430,7 +430,7 @@ def given(move: Move) -> dict[str, Any]:
 
 
 class Streams:
-    """The one stream of a device, None, with a log of what follows and ends on it."""
+    """The one stream of a device, None, with a log of what comes after the calls so far."""
 
     def __init__(self) -> None:
         self.log: list[Any] = []
@@ -438,11 +438,8 @@ class Streams:
     def current(self) -> None:
         return None
 
-    def follow(self, stream: None) -> None:
-        self.log.append("follow")
-
-    def ended(self, stream: None) -> Mark:
-        self.log.append("end")
+    def after(self, stream: None) -> Mark:
+        self.log.append("after")
         return Mark(stream)
 
 
@@ -673,14 +670,14 @@ def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_mar
         assert works[0]._mark is not works[1]._mark
         move.judge(0, src, dst)
 
-    call = ["follow", [4, 4], "end"]
+    call = ["after", [4, 4]]
     world.run(body)
-    assert streams.log == ["follow", *call, *call]
+    assert streams.log == ["after", *call, *call]
     streams.log.clear()
     monkeypatch.setattr(module, "execute", broken)
     with pytest.raises(OSError, match="cut"):
         world.run(body)
-    assert streams.log == ["follow", [4, 4]]
+    assert streams.log == call
 
 
 def broken(*_: object) -> None:

@@ -97,19 +97,17 @@ def test_a_mark_records_one_event_when_it_is_first_asked(monkeypatch: pytest.Mon
     assert mark.passed()
 
 
-def test_a_stream_follows_the_last_call_on_another_stream_of_its_device() -> None:
+def test_a_call_comes_after_the_last_one_on_another_stream_of_its_device() -> None:
     streams, ours, other = Streams(0), Stream("ours"), Stream("other")
-    streams.follow(ours)
-    first = streams.ended(ours)
-    streams.follow(ours)
-    streams.follow(Twin("ours"))
+    streams.after(ours)
+    first = streams.after(Twin("ours"))
     assert not ours.recorded
-    streams.follow(other)
-    assert other.waited == ours.recorded == [first.event]
-    streams.ended(other)
-    streams.follow(ours)
-    assert ours.waited == other.recorded
-    assert len(ours.recorded) == 1
+    second = streams.after(other)
+    assert other.waited == [first.event]
+    third = streams.after(ours)
+    assert ours.waited == other.recorded == [second.event]
+    assert third.stream is ours
+    assert not ours.recorded
 
 
 def test_groups_on_one_device_share_its_streams() -> None:

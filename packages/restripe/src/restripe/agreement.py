@@ -39,6 +39,9 @@ class Terms:
             layouts=_digest([f"{item.name!r} {_spell(item.src)} {_spell(item.dst)}" for item in items]),
         )
 
+    def __hash__(self) -> int:
+        return hash(self.layouts)  # which names every tensor
+
     def told(self) -> dict[str, Any]:
         """What a record tells of a call with these terms."""
         return {"call": "reshard", "dtype": self.dtype, "shape": self.shape, "layouts": self.layouts}

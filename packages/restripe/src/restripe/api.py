@@ -18,7 +18,7 @@ from restripe.errors import DtypeError, LayoutError, MissingTensorError, PeerTim
 from restripe.group import default_group, state, states
 from restripe.layout import Layout, counted
 from restripe.links import Links
-from restripe.moving import move, side_of
+from restripe.moving import GIVEN, move, side_of
 from restripe.placements import check_segments
 from restripe.streams import Mark
 
@@ -84,8 +84,9 @@ def reshard(
         ReshardError: one of the types in `restripe.errors`; nothing has been written then.
     """
     group = default_group() if group is None else group
-    sides = side_of(src, src_layout), side_of(dst, dst_layout)
-    return Work(move(src, sides[0], dst, sides[1], group, shape, dtype, check, stream))
+    src_side = side_of(src) if src_layout is None else (src_layout, GIVEN)
+    dst_side = side_of(dst) if dst_layout is None else (dst_layout, GIVEN)
+    return Work(move(src, src_side, dst, dst_side, group, shape, dtype, check, stream))
 
 
 class Resharder:

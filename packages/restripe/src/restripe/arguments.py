@@ -43,14 +43,14 @@ class TensorRef:
     dtype: torch.dtype
     device: torch.device
     local: torch.Tensor | None = None
+    _local_tensor: torch.Tensor | None = field(
+        init=False, repr=False
+    )  # the same, by the name that all references share
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", torch.Size(self.shape))
         object.__setattr__(self, "device", torch.device(self.device))
-
-    @property
-    def _local_tensor(self) -> torch.Tensor | None:
-        return self.local
+        object.__setattr__(self, "_local_tensor", self.local)
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,8 @@ def read(tensor: Any) -> Read:
 
     On a rank outside its mesh a DTensor has an empty local tensor that stands for none.
     """
-    if tensor is None:
-        return _NOTHING
     if not isinstance(tensor, torch.Tensor):
-        return _referred(tensor)
+        return _NOTHING if tensor is None else _referred(tensor)
     if isinstance(tensor, DTensor):
         outside = tensor.device_mesh.get_coordinate() is None
         local = None if outside else settle(tensor._local_tensor)  # noqa: SLF001  (to_local() would record history)
@@ -172,9 +170,7 @@ def _referred(reference: Any) -> Read:
     return settle(local), told
 
 
-def read_all(
-    tensors: Sequence[Any], names: Sequence[str] = ()
-) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
+def read_all(tensors: Sequence[Any], names: Sequence[str]) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
     """The local tensors of sources and destinations, in turn, and what each side tells beside; nothing where all are plain.
 
     Args:
@@ -182,9 +178,17 @@ def read_all(
     """
     if set(map(type, tensors)) <= _PLAIN:
         return tensors, ()
-    given = [_read_as(names[n // 2], one) for n, one in enumerate(tensors)] if names else [read(one) for one in tensors]
+    given = [_read_as(names[n // 2], one) for n, one in enumerate(tensors)]
     locals_, told = zip(*given, strict=True)
     return locals_, told
+
+
+def read_pair(src: Any, dst: Any) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
+    """The same of one source and destination, at less cost."""
+    if type(src) in _PLAIN and type(dst) in _PLAIN:
+        return (src, dst), ()
+    (one, of_one), (other, of_other) = read(src), read(dst)
+    return (one, other), (of_one, of_other)
 
 
 def _read_as(name: str, tensor: Any) -> Read:

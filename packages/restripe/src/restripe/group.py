@@ -144,7 +144,7 @@ class State:
     def _gather(self, links: Links, record: bytes) -> list[bytes]:
         with self._tearing():
             if links.streams is not None:
-                links.streams.follow(links.streams.current())
+                links.streams.after(links.streams.current())
             return links.base.exchange(record)
 
     @contextmanager
@@ -158,12 +158,10 @@ class State:
 
     def run(self, links: Links, call: Call, options: Options, stream: Any = None) -> Mark | None:
         """One call: check, agree, split, and move the tensors. On CUDA it gives a mark that the stream passes at its end."""
-        if stream is None or links.streams is None:
-            return self._run(links, call, options, stream)
-        with torch.cuda.stream(stream):
-            return self._run(links, call, options, stream)
-
-    def _run(self, links: Links, call: Call, options: Options, stream: Any) -> Mark | None:
+        streams = links.streams
+        if streams is not None and stream is not None and stream != streams.current():
+            with torch.cuda.stream(stream):
+                return self.run(links, call, options)
         self.calls += 1
         try:
             seen: Seen = options, call.told, looks(call.tensors)
@@ -171,27 +169,26 @@ class State:
             unreadable = MissingTensorError(
                 f"expected dense tensors, whose elements lie at strides in memory ({error})"
             )
-            call = faulty(call.key, links.base.rank, unreadable)
-            seen = options, (), []
-        recorded = links.streams is not None and torch.cuda.is_current_stream_capturing()
+            call, seen = faulty(call.key, links.base.rank, unreadable), (options, (), [])
+        recorded = streams is not None and torch.cuda.is_current_stream_capturing()
         turns = self._warm.get(call.key)
         warm = None if turns is None else turns.get(call.turn)
         bound = None if warm is None or warm.seen != seen else warm.bound  # at fault in nothing, and agreed on
         if bound is None or recorded or options.check == "always" or call.fault is not None:
             bound = self._bound_to(links, call, seen, recorded=recorded)
-        if links.streams is None:
+        if streams is None:
             self._move(links, call, bound, stream)
             return None
-        stream = links.streams.current()
+        stream = streams.current()
         if recorded:
             self._move(links, call, bound, stream)
             return None
-        links.streams.follow(stream)
+        mark = streams.after(stream)
         try:
             self._move(links, call, bound, stream)
         finally:
             hold(call.tensors, stream)
-        return links.streams.ended(stream)
+        return mark
 
     def _bound_to(self, links: Links, call: Call, seen: Seen, *, recorded: bool) -> Bound:
         """What the call is bound to, after every check that it needs."""
@@ -224,7 +221,8 @@ class State:
 
     def _move(self, links: Links, call: Call, bound: Bound, stream: Any) -> None:
         try:
-            replicas = [links.replicas(layout) for layout in bound.splits]  # collective, also for ranks that only send
+            # Splits are collective, also for ranks that only send.
+            replicas = [links.replicas(layout) for layout in bound.splits] if bound.splits else []
             if bound.posts is not None and links.post is not None:
                 for sends, receives in bound.posts:
                     links.post(sends, receives, stream)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from restripe.arguments import Told, Whole, layouts, read_all, sizes
+from restripe.arguments import Told, Whole, layouts, read_pair, sizes
 from restripe.call import Call, Check, faulty
 from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError, ShapeError
 from restripe.group import PLANS, State, state
@@ -20,14 +20,13 @@ from restripe.layout import Layout, Mesh, counted
 from restripe.recent import remember
 from restripe.streams import Mark
 
-Side = tuple[Any, ...]  # (layout,), (mesh, placements), or () where neither is known
+Side = tuple[Any, Any]  # mesh and placements, or a layout and GIVEN; (None, None) where nothing is known
+GIVEN = object()
 
 
-def side_of(tensor: Any, layout: Layout | None) -> Side:
-    """The layout that is given, whatever it is, or the DTensor's own mesh and placements."""
-    if layout is not None:
-        return (layout,)
-    return (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else ()
+def side_of(tensor: Any) -> Side:
+    """A DTensor's own mesh and placements."""
+    return (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else (None, None)
 
 
 def move(
@@ -46,8 +45,9 @@ def move(
     how = calls.options(group, check)
     links = calls.links(group)
     try:
-        tensors, told = read_all((src, dst))
-        item = _whole(calls, src_side, dst_side, group, _shape(shape, told), dtype or _dtype(tensors, told))
+        tensors, told = read_pair(src, dst)
+        shape = shape if type(shape) is tuple else _shape(shape, told)
+        item = _whole(calls, src_side, dst_side, group, shape, dtype or _dtype(tensors, told))
         call = Call(item, (item,), tensors, told, None, calls.calls % item.src.replicas)
     except ReshardError as error:
         call = faulty(None, links.base.rank, error)
@@ -57,7 +57,7 @@ def move(
 def _shape(shape: Sequence[int] | None, told: Sequence[Told]) -> tuple[int, ...] | None:
     """The global shape that was passed or that a side tells (the source's where they differ: see `check`), or None."""
     if shape is not None:
-        return shape if type(shape) is tuple else sizes("tensor", shape)
+        return sizes("tensor", shape)
     for known, _ in told:
         if known is not None:
             return known
@@ -81,7 +81,7 @@ def _whole(
     """What a call moves; remembered for meshes and placements that cannot change, first by which objects they are."""
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise DtypeError(f"expected dtype to be a torch.dtype, got {dtype!r}")
-    near = (*map(id, src), *map(id, dst), shape, dtype)
+    near = id(src[0]), id(src[1]), id(dst[0]), id(dst[1]), shape, dtype
     try:
         known = calls.near.get(near)
     except TypeError as error:
@@ -102,30 +102,23 @@ def _whole(
 
 def _lasting(side: Side) -> bool:
     """Whether what these objects say cannot change."""
-    return isinstance(side[0], Layout | Mesh | DeviceMesh) and type(side[-1]) in (Layout, tuple)
+    return isinstance(side[0], Layout) or (isinstance(side[0], Mesh | DeviceMesh) and type(side[1]) is tuple)
 
 
 def _key(side: Side) -> Hashable:
     """What the side says, where that cannot change and is hashed fast: torch's placements are slow to hash and to compare."""
-    if len(side) < 2 or not _lasting(side):
-        return side[0] if side and isinstance(side[0], Layout) else None
-    mesh, placements = side
-    if not set(map(type, placements)) <= {Shard, Replicate}:
+    layout_or_mesh, placements = side
+    if isinstance(layout_or_mesh, Layout):
+        return layout_or_mesh
+    if not _lasting(side) or not set(map(type, placements)) <= {Shard, Replicate}:
         return None
-    return mesh, tuple([one.dim if isinstance(one, Shard) else None for one in placements])
+    return layout_or_mesh, tuple([one.dim if isinstance(one, Shard) else None for one in placements])
 
 
 def _read(
     src: Side, dst: Side, group: Any, size: int, known: tuple[int, ...] | None, dtype: torch.dtype | None
 ) -> Whole:
-    for name, side in (("src", src), ("dst", dst)):
-        if len(side) == 1 and not isinstance(side[0], Layout):
-            raise LayoutError(f"expected {name}_layout to be a restripe.Layout, got {side[0]!r}")
-        if not side or side[0] is None:
-            raise MissingTensorError(f"no layout of {name} is known: pass {name}_layout= where {name} is no DTensor")
-    meshes, placements = zip(
-        *[(one[0].mesh, one[0].placements) if len(one) == 1 else one for one in (src, dst)], strict=True
-    )
+    meshes, placements = zip(_said("src", *src), _said("dst", *dst), strict=True)
     found = layouts(meshes, placements, known, size, partial(group_mesh, group))
     if known is None:
         raise MissingTensorError(
@@ -135,6 +128,15 @@ def _read(
         raise MissingTensorError("no dtype is known: an idle rank must pass dtype=")
     whole = sizes("tensor", known)
     return Whole("tensor", whole, dtype, *(counted(layout, len(whole)) for layout in found))
+
+
+def _said(name: str, mesh: Any, placements: Any) -> Side:
+    """Mesh and placements of a side."""
+    if placements is GIVEN and not isinstance(mesh, Layout):
+        raise LayoutError(f"expected {name}_layout to be a restripe.Layout, got {mesh!r}")
+    if mesh is None:
+        raise MissingTensorError(f"no layout of {name} is known: pass {name}_layout= where {name} is no DTensor")
+    return (mesh.mesh, mesh.placements) if isinstance(mesh, Layout) else (mesh, placements)
 
 
 def group_mesh(group: Any, mesh: Any) -> Mesh:

@@ -15,8 +15,8 @@ PAUSE = 1e-4  # seconds between two looks at the device
 class Mark:
     """A place on a stream after a submission.
 
-    Its event is recorded when first asked for, on the same stream, so it may stand later than the submission's end but
-    never before it; a call that nobody waits for costs no event.
+    Its event is recorded when first asked for, after the submission, on the same stream, so it may stand later than the
+    submission's end but never before it; a call that nobody waits for costs no event.
     """
 
     __slots__ = ("_event", "stream")
@@ -69,19 +69,17 @@ class Streams:
             stream = self._known[handle] = torch.cuda.current_stream(self._index)
         return stream
 
-    def follow(self, stream: Any) -> None:
-        """Let what is enqueued on the stream from now on come after every call so far, since each came after the one before.
+    def after(self, stream: Any) -> Mark:
+        """Let what is enqueued on the stream from now on come after every call so far, and mark it as the last one.
 
-        Two communicators whose kernels run at once on one device can each wait for a kernel that has no room to start.
+        Each call came after the one before. Two communicators whose kernels run at once on one device can each wait for a
+        kernel that has no room to start.
         """
         end = self._end
         if end is not None and end.stream is not stream and end.stream != stream:
             stream.wait_event(end.event)
-
-    def ended(self, stream: Any) -> Mark:
-        """The mark of a call that ends here."""
-        self._end = Mark(stream)
-        return self._end
+        self._end = mark = Mark(stream)
+        return mark
 
 
 @cache

@@ -84,8 +84,15 @@ def test_a_group_is_ended_also_where_a_message_fails(module: Any, log: list[Any]
     made = module.NcclCommunicator(Handle(log))
     module.bindings.recv = fail
     with pytest.raises(OSError, match="no such peer"):
-        made.post([], [(1, 1, 9)], STREAM)
+        made.post([], [(1, 1, 9), (2, 1, 9)], STREAM)
     assert log == [("group_start",), ("group_end",)]
+
+
+def test_a_message_alone_needs_no_group(module: Any, log: list[Any]) -> None:
+    made = module.NcclCommunicator(Handle(log))
+    made.post([(100, 8, 0)], [], STREAM)
+    made.post([], [(300, 2, 0)], STREAM)
+    assert log == [("send", 100, 8, 1, 0, COMM, 77), ("recv", 300, 2, 1, 0, COMM, 77)]
 
 
 def test_what_is_called_in_a_group_is_submitted_at_its_end_and_not_at_all_after_an_error(

@@ -65,15 +65,18 @@ class NcclCommunicator:
 
     def post(self, sends: Messages, receives: Messages, stream: Any = None) -> None:
         """Submit messages together: (address, length in bytes, peer) each."""
-        send, recv, comm, handle = bindings.send, bindings.recv, self._comm, self._handle_of(stream)
-        bindings.group_start()
+        comm, handle = self._comm, self._handle_of(stream) if stream is None else stream.cuda_stream
+        alone = len(sends) + len(receives) == 1  # which needs no group
+        if not alone:
+            bindings.group_start()
         try:
             for address, length, peer in sends:
-                send(address, length, _BYTES, peer, comm, handle)
+                bindings.send(address, length, _BYTES, peer, comm, handle)
             for address, length, peer in receives:
-                recv(address, length, _BYTES, peer, comm, handle)
+                bindings.recv(address, length, _BYTES, peer, comm, handle)
         finally:
-            bindings.group_end()
+            if not alone:
+                bindings.group_end()
 
     def send(self, buffer: Buffer, peer: int, stream: Any = None) -> None:
         self._submit(bindings.send, *_raw(buffer), _BYTES, peer, self._comm, self._handle_of(stream))
