@@ -42,10 +42,10 @@ def xferdtensor_python_impl(
         dst_tensor,
         (dst_mesh, dst_placement),
         process_group,
-        shape=None,
-        dtype=None,
-        check=None,
-        stream=stream,
+        None,  # shape
+        None,  # dtype
+        None,  # check
+        stream,
     )
 
 

@@ -57,3 +57,13 @@ def test_one_call_alone_is_warm_finds_the_gpu_idle_and_is_waited_for(
     alone = Clock(Gate(path, 0, 1), gpu.note("align")).alone(gpu.note("call"))
     assert gpu == ["call", "synchronize", "call", "synchronize"]
     assert (alone.host, alone.wall) == (1, 2)
+
+
+def test_a_burst_comes_after_a_call_that_does_not_count(
+    gpu: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gate"
+    path.write_bytes(bytes(64))
+    monkeypatch.setattr("restripe.bench.clock.perf_counter", lambda: float(len(gpu)))
+    Clock(Gate(path, 0, 1), gpu.note("align")).burst(gpu.note("call"), 2, 0.5)
+    assert gpu == ["call", "synchronize", "sleep", "align", "event", "call", "call", "event", "synchronize"]

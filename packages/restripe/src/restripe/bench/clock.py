@@ -72,11 +72,12 @@ class Clock:
         return Alone(returned - start, perf_counter() - start)
 
     def burst(self, call: Call, count: int, lead: float) -> Burst:
-        """Time `count` calls in a row.
+        """Time `count` calls in a row, after one that does not count.
 
         Args:
             lead: seconds that the GPU is kept waiting first, so that the host is ahead of it and its time does not count.
         """
+        call()
         torch.cuda.synchronize()
         self._gate.wait()
         return ahead(call, count, lead, self._align)
