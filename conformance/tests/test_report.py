@@ -34,6 +34,7 @@ def result(*failures: Failure) -> Result:
     claims = Claims(Level.L3, frozenset({Profile.CORE, Profile.BATCH}))
     found = Result("thing", "1.2", claims, (Profile.CORE,), {"sim": (1, 8)}, "quick", 77)
     found.tallies, found.layouts, found.fresh = {("sim", "exact"): tally}, {"sim": {b"a", b"b"}}, {"sim": {b"c"}}
+    found.dtypes = {"sim": {"float32", "bool"}}
     found.failures, found.seconds = list(failures), 12.345
     return found
 
@@ -59,7 +60,8 @@ def test_a_report_says_what_was_claimed_run_and_found(tmp_path: Path) -> None:
     assert (content["format"], content["specification"]) == (FORMAT, SPECIFICATION)
     assert content["environment"]["reshard-conformance"] == __version__
     assert content["implementation"]["profiles"] == ["batch", "core"]
-    assert content["worlds"] == {"sim": {"sizes": [1, 8], "layouts": 2, "fresh_layouts": 1, "golden_beside": 0}}
+    world = {"sizes": [1, 8], "layouts": 2, "fresh_layouts": 1, "golden_beside": 0, "dtypes": ["bool", "float32"]}
+    assert content["worlds"] == {"sim": world}
     assert content["seed"] == 77
     assert content["line"] == "certified: thing 1.2 core L3 over 2 layouts (sim 2), 0 failures"
     assert content["exit_code"] == 0

@@ -89,6 +89,8 @@ def test_golden_is_certified() -> None:
 def test_worker_processes_find_the_same_as_one() -> None:
     one, several = (suite.run("golden", seed=11, jobs=jobs) for jobs in (1, 2))
     assert one.layouts == several.layouts
+    assert one.dtypes == several.dtypes
+    assert {"bool", "bfloat16"} <= one.dtypes["sim"]
     assert one.fresh == several.fresh
     assert [tally.coverage.counts for tally in one.tallies.values()] == [
         tally.coverage.counts for tally in several.tallies.values()

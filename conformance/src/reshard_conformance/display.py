@@ -117,6 +117,8 @@ def outcome(console: Console, result: Result, name: str, folder: Path) -> None:
         number = len(result.fresh.get(world, ()))
         console.print(f"fresh part in {world}, seed {result.seed}: {number} layouts, {fresh} failures")
         console.print(f"golden beside it in {world}: {len(result.beside.get(world, ()))} layouts")
+        dtypes = sorted(result.dtypes.get(world, ()))
+        console.print(f"{len(dtypes)} dtypes in {world}: {', '.join(dtypes)}", soft_wrap=True)
     for ranks, versions in result.ground.items():
         console.print(f"{ranks}: {versions}", soft_wrap=True)
     elsewhere = ", ".join(profile.value for profile in result.profiles if profile not in result.shown)

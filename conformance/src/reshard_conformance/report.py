@@ -116,6 +116,7 @@ def world_json(result: Result, world: str) -> dict[str, Any]:
         "layouts": len(result.layouts.get(world, ())),
         "fresh_layouts": len(result.fresh.get(world, ())),
         "golden_beside": len(result.beside.get(world, ())),
+        "dtypes": sorted(result.dtypes.get(world, ())),
     }
 
 

@@ -115,7 +115,7 @@ class Result:
 
     profiles: the claimed ones that were asked for. worlds: the world sizes by name of the world. seed: of the fresh
     part. layouts, fresh: the distinct layouts of the fixed and of the fresh part, by world; beside: those on which golden
-    played along. versions: what the ranks ran on, by world and rank. stopped: whether the run ended early, after many
+    played along. dtypes: those that were moved, by world. versions: what the ranks ran on, by world and rank. stopped: whether the run ended early, after many
     failures.
     """
 
@@ -130,6 +130,7 @@ class Result:
     layouts: dict[str, set[bytes]] = field(default_factory=dict)
     fresh: dict[str, set[bytes]] = field(default_factory=dict)
     beside: dict[str, set[bytes]] = field(default_factory=dict)
+    dtypes: dict[str, set[str]] = field(default_factory=dict)
     versions: dict[str, dict[int, Mapping[str, str]]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     stopped: bool = False

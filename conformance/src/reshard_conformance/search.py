@@ -89,6 +89,7 @@ class Bench:
     scripts: int = 0
     layouts: set[bytes] = field(default_factory=set)
     beside: set[bytes] = field(default_factory=set)
+    dtypes: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.session: tuple[int, Session] | None = None
@@ -181,6 +182,7 @@ class Bench:
         for case in (case for step in script for case in cases_of(step) if case.expect == "equal"):
             layout = hashlib.blake2b(repr(case.layout).encode(), digest_size=8).digest()
             self.layouts.add(layout)
+            self.dtypes.add(case.dtype)
             if beside:
                 self.beside.add(layout)
             self.coverage.add(case)

@@ -147,6 +147,7 @@ def take(result: Result, part: Part, waivers: Sequence[Waiver]) -> None:
     tally = result.tallies[chunk.world, chunk.prop]
     (result.fresh if chunk.fresh else result.layouts).setdefault(chunk.world, set()).update(part.layouts)
     result.beside.setdefault(chunk.world, set()).update(part.beside)
+    result.dtypes.setdefault(chunk.world, set()).update(part.dtypes)
     if part.versions:
         result.versions.setdefault(chunk.world, {}).update(part.versions)
     if not chunk.fresh:

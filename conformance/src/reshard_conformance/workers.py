@@ -35,7 +35,7 @@ __all__ = ["Part", "Pulse", "Stage", "WorkerError", "failure_of", "play"]
 
 
 #: Pools of rank processes that share a set of GPUs, where nobody says how many.
-POOLS = 2
+POOLS = 4
 #: Profiles whose scripts clear by themselves, and begin with nothing kept.
 CLEARING = {Profile.LIFECYCLE, Profile.AGREEMENT}
 #: How often a failing script is tried again in nccl to make it smaller: each time communicators are made anew.
@@ -52,7 +52,8 @@ class WorkerError(RuntimeError):
 class Part:
     """What a chunk played: scripts, distinct layouts (as digests), cases by coverage class, and its failure if any.
 
-    beside: those of the layouts on which golden played along. versions: what each rank ran on.
+    beside: those of the layouts on which golden played along. dtypes: those that were moved. versions: what each rank
+    ran on.
     """
 
     chunk: Chunk
@@ -62,6 +63,7 @@ class Part:
     counts: Mapping[str, int]
     failure: Failure | None
     beside: frozenset[bytes] = frozenset()
+    dtypes: frozenset[str] = frozenset()
     versions: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
 
@@ -243,6 +245,7 @@ class Stage:
             *(chunk, bench.scripts, frozenset(bench.layouts), coverage.total, dict(coverage.counts)),
             failure=None if finding is None else failure_of(chunk, finding),
             beside=frozenset(bench.beside),
+            dtypes=frozenset(bench.dtypes),
             versions=dict(world.versions),
         )
 
