@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from reshard_conformance.worlds.baton import Pool
+from restripe import registry
 
 from .world import World
 
@@ -28,3 +31,10 @@ def worlds(pool: Pool) -> Worlds:
         return World(pool, size, check)
 
     return make
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weak table of the test's own: clearing everything must not reach the ranks of other tests."""
+    monkeypatch.setattr(registry, "_states", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(registry, "_orphans", deque())

@@ -25,7 +25,7 @@ from restripe.errors import (
     ShapeError,
     UnsupportedPlacementError,
 )
-from restripe.group import state
+from restripe.registry import state
 from restripe.xferdtensor_python import xferdtensor_python_impl
 
 from .conftest import Worlds

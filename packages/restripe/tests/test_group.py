@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,71 +17,25 @@ from restripe import Item, Resharder, binding, planning
 from restripe import group as module
 from restripe.call import Options
 from restripe.errors import AgreementError, AliasingError, CaptureError, DtypeError, LayoutError, ShapeError
-from restripe.group import state, states
 from restripe.links import Links
+from restripe.registry import state
 from restripe.streams import Mark
 
 from .conftest import Worlds
 from .moves import Move, Side
+from .recording import Recorder, hold, used
 from .views import conjugate, permuted
 from .world import Group, World
+
+pytestmark = pytest.mark.usefixtures("alone")
 
 POINT = Move((4, 6), Side([0, 1], (0,)), Side([2], (None,)))
 REPLICAS = Side([[1, 2], [0, 3]], (0, None))
 SPLIT = Move((4, 6), Side([0, 1], (0,)), REPLICAS)
 
 
-class Recorder:
-    """A communicator that only notes how it is released."""
-
-    rank, device = 0, torch.device("cpu")
-
-    def __init__(self, name: str, log: list[str]) -> None:
-        self.name, self.log = name, log
-
-    def finalize(self) -> None:
-        self.log.append(f"finalize {self.name}")
-
-    def destroy(self) -> None:
-        self.log.append(f"destroy {self.name}")
-
-    def abort(self) -> None:
-        self.log.append(f"abort {self.name}")
-
-
-class Failing(Recorder):
-    """One that cannot even be aborted."""
-
-    def abort(self) -> None:
-        super().abort()
-        raise OSError(self.name)
-
-
-class Plain:
-    """A group with nothing but an identity."""
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A weak table of the test's own: clearing everything must not reach the ranks of other tests."""
-    monkeypatch.setattr(module, "_states", weakref.WeakKeyDictionary())
-    monkeypatch.setattr(module, "_orphans", deque())
-
-
 def clear(group: Group) -> None:
     restripe.clear_caches(group)
-
-
-def used(name: str, log: list[str], kind: type[Recorder] = Recorder) -> Plain:
-    """A group that holds one communicator."""
-    group = Plain()
-    hold(group, kind(name, log))
-    return group
-
-
-def hold(group: Plain, recorder: Recorder) -> None:
-    """Let the group's state own one more communicator."""
-    state(group)._retired.append(Links(recorder, owned=True))  # type: ignore[arg-type]
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -293,17 +245,6 @@ def test_a_group_with_another_communicator_starts_over_and_releases_both(worlds:
     assert [sorted(name.partition("/")[0] for name in names) for names in destroyed] == [["0", "1"]] * 4
 
 
-@pytest.mark.requirement("RS-CACHE-6")
-def test_clearing_everything_goes_in_order_of_creation() -> None:
-    log: list[str] = []
-    groups = [used(name, log) for name in "bac"]
-    state(groups[0])
-    restripe.clear_caches()
-    assert log == [f"{verb} {name}" for name in "bac" for verb in ("finalize", "destroy")]
-    restripe.clear_caches()
-    assert len(log) == 6
-
-
 @pytest.mark.requirement("RS-CACHE-7")
 def test_communicators_are_released_last_made_first() -> None:
     log: list[str] = []
@@ -311,54 +252,6 @@ def test_communicators_are_released_last_made_first() -> None:
     hold(group, Recorder("split", log))
     restripe.clear_caches(group)
     assert log == ["finalize split", "destroy split", "finalize base", "destroy base"]
-
-
-@pytest.mark.requirement("RS-CACHE-8")
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_collected_group_only_queues_its_release(elsewhere: bool) -> None:
-    log: list[str] = []
-    held = [used("a", log)]
-    if elsewhere:
-        thread = threading.Thread(target=held.clear)
-        thread.start()
-        thread.join()
-    held.clear()
-    gc.collect()
-    assert log == []
-    assert states() == []
-    assert log == ["abort a"]
-
-
-@pytest.mark.requirement("RS-CACHE-8")
-def test_two_threads_may_release_what_is_left_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Emptied(deque[Any]):
-        """Another thread takes the last entry between the look and the grasp."""
-
-        def __bool__(self) -> bool:
-            return True
-
-    monkeypatch.setattr(module, "_orphans", Emptied())
-    assert states() == []
-
-
-@pytest.mark.requirement("RS-CACHE-9")
-def test_a_new_group_under_an_old_id_is_a_new_group() -> None:
-    ids, numbers = set(), set()
-    for _ in range(50):
-        group = Plain()
-        ids.add(id(group))
-        found = state(group)
-        assert not found.live
-        hold(group, Recorder("x", []))
-        numbers.add(found.number)
-    assert len(ids) < 50, "no id came twice, so this run showed nothing"
-    assert len(numbers) == 50
-
-
-@pytest.mark.parametrize("stranger", [3, "group", (1, 2)])
-def test_what_cannot_be_a_group_is_refused(stranger: object) -> None:
-    with pytest.raises(LayoutError, match=r"expected a torch process group or an object with a \.communicator"):
-        restripe.Resharder(stranger, check="off").prepare([])
 
 
 @pytest.mark.parametrize("op", ["split", "exchange", "group"])
@@ -559,17 +452,6 @@ def test_an_error_in_a_session_aborts_its_own_graphs_and_no_other_s(worlds: Worl
     assert [[op for op in world.ops(rank) if op in {"abort", "finalize"}] for rank in range(2)] == [["abort"] * 2] * 2
 
 
-@pytest.mark.requirement("RS-CACHE-8")
-def test_a_collected_group_s_graphs_are_released_too() -> None:
-    log: list[str] = []
-    held = [used("a", log)]
-    state(held[0])._twins.append(Links(Recorder("graph", log), owned=True))  # type: ignore[arg-type]
-    held.clear()
-    gc.collect()
-    assert states() == []
-    assert sorted(log) == ["abort a", "abort graph"]
-
-
 @pytest.mark.requirement("RS-CACHE-5")
 def test_a_clear_that_fails_halfway_leaves_nothing_behind() -> None:
     class Torn(Recorder):
@@ -631,23 +513,6 @@ def test_leaving_a_session_on_one_rank_only_is_an_error_on_all_also_after_a_clea
     assert len(set(texts)) == 1
     world.run(lambda group: sessions[group.rank].__exit__(None, None, None))
     assert balance(world.events) == symmetry(world.events) == []
-
-
-def test_a_failing_release_reaches_no_call_of_another_group() -> None:
-    log: list[str] = []
-    held = [used(name, log, Failing) for name in "ab"]
-    held.clear()
-    gc.collect()
-    assert states() == []
-    assert sorted(log) == ["abort a", "abort b"]
-
-
-def test_at_exit_every_group_is_released_whatever_fails() -> None:
-    log: list[str] = []
-    groups = [used(name, log, Failing) for name in "ab"]
-    module._exit()
-    assert len(states()) == len(groups)
-    assert log == ["abort a", "abort b"]
 
 
 def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_mark(

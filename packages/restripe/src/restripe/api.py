@@ -15,11 +15,11 @@ from restripe.agreement import Terms
 from restripe.arguments import SIDES, Item, Told, Whole, about, check_ranks, read_all
 from restripe.call import STAGING_BYTES, Call, Check, Options, at, faulty
 from restripe.errors import DtypeError, LayoutError, MissingTensorError, PeerTimeoutError, ReshardError
-from restripe.group import default_group, state, states
 from restripe.layout import Layout, counted
 from restripe.links import Links
 from restripe.moving import GIVEN, move, side_of
 from restripe.placements import check_segments
+from restripe.registry import default_group, state, states
 from restripe.streams import Mark
 
 

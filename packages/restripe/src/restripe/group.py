@@ -1,28 +1,22 @@
-"""The state of one process group, and the weak table that finds it: the only thing that a module of restripe holds.
+"""The state of one process group: what is agreed on, planned, bound and split there, and how a call goes.
 
 Every decision that leads to a collective call follows from the group's call history alone, so all ranks take it alike.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
-import threading
-import weakref
-from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from restripe import agreement, comm
 from restripe.arguments import Item, Look, Told, Whole, addresses, looks
 from restripe.call import Bound, Call, Check, Options, Pair, at, bound_to, fault_in, faulty, overlap, pair_of, stand_ins
-from restripe.errors import CaptureError, LayoutError, MissingTensorError, ReshardError
+from restripe.errors import CaptureError, MissingTensorError, ReshardError
 from restripe.execution import execute
 from restripe.links import Links
 from restripe.links import release as release_links
@@ -293,69 +287,3 @@ class State:
         """Drop what was agreed on, planned and bound."""
         for table in (self._agreed, self.near, self.wholes, self._plans, self._warm):
             table.clear()
-
-
-_states: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
-_numbers = count()
-_orphans: deque[State] = deque()
-_lock = threading.Lock()
-
-
-def state(group: Any) -> State:
-    """The group's state, made at its first use."""
-    if _orphans:
-        release()
-    try:
-        return _states.get(group) or _made(group)
-    except TypeError as error:
-        raise LayoutError(
-            f"expected a torch process group or an object with a .communicator, got {type(group).__name__}; "
-            "it must be hashable and allow weak references"
-        ) from error
-
-
-def _made(group: Any) -> State:
-    with _lock:
-        found = _states.get(group)
-        if found is None:
-            found = _states[group] = State(next(_numbers))
-            if not found.number:
-                atexit.register(_exit)
-            # Collecting a group may happen on any thread, where no communicator may be touched: only queue the release.
-            weakref.finalize(group, _orphans.append, found).atexit = False
-    return found
-
-
-def _exit() -> None:
-    """Release every communicator before the interpreter goes: a transport's threads must not outlive it."""
-    for found in states():
-        with suppress(Exception):  # the others are left
-            found.abort()
-
-
-def release() -> None:
-    """Release what groups that no longer exist have left, without waiting for any other rank."""
-    while True:
-        try:
-            orphan = _orphans.popleft()
-        except IndexError:  # asked rather than looked at first: another thread may take the last one
-            return
-        with suppress(Exception):  # whoever calls now has no part in it
-            orphan.abort()
-
-
-def states() -> list[State]:
-    """The states of all groups that exist, in order of creation."""
-    release()
-    with _lock:
-        return sorted(_states.values(), key=lambda found: found.number)
-
-
-def default_group() -> dist.ProcessGroup:
-    """The torch process group that stands for None."""
-    group = dist.group.WORLD
-    if group is None:
-        raise LayoutError(
-            "no process group was given and torch.distributed has none; pass one or call init_process_group"
-        )
-    return group

@@ -14,10 +14,11 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from restripe.arguments import Told, Whole, layouts, read_pair, sizes
 from restripe.call import Call, Check, faulty
 from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError, ShapeError
-from restripe.group import PLANS, State, state
+from restripe.group import PLANS, State
 from restripe.joining import Joined
 from restripe.layout import Layout, Mesh, counted
 from restripe.recent import remember
+from restripe.registry import state
 from restripe.streams import Mark
 
 Side = tuple[Any, Any]  # mesh and placements, or a layout and GIVEN; (None, None) where nothing is known

@@ -22,7 +22,7 @@ import restripe
 from restripe import Layout, Mesh, comm
 from restripe.comm import Communicator
 from restripe.errors import AgreementError, LayoutError
-from restripe.group import state
+from restripe.registry import state
 
 RANK: int = globals().get("RANK", 0)
 SIZE: int = globals().get("SIZE", 4)

@@ -1,0 +1,81 @@
+"""The weak table that finds a group's state, the only thing that a module of restripe holds, and what becomes of lost ones."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections import deque
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import torch.distributed as dist
+
+from restripe.errors import LayoutError
+from restripe.group import State
+
+_states: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
+_numbers = count()
+_orphans: deque[State] = deque()
+_lock = threading.Lock()
+
+
+def state(group: Any) -> State:
+    """The group's state, made at its first use."""
+    if _orphans:
+        release()
+    try:
+        return _states.get(group) or _made(group)
+    except TypeError as error:
+        raise LayoutError(
+            f"expected a torch process group or an object with a .communicator, got {type(group).__name__}; "
+            "it must be hashable and allow weak references"
+        ) from error
+
+
+def _made(group: Any) -> State:
+    with _lock:
+        found = _states.get(group)
+        if found is None:
+            found = _states[group] = State(next(_numbers))
+            if not found.number:
+                atexit.register(_exit)
+            # Collecting a group may happen on any thread, where no communicator may be touched: only queue the release.
+            weakref.finalize(group, _orphans.append, found).atexit = False
+    return found
+
+
+def _exit() -> None:
+    """Release every communicator before the interpreter goes: a transport's threads must not outlive it."""
+    for found in states():
+        with suppress(Exception):  # the others are left
+            found.abort()
+
+
+def release() -> None:
+    """Release what groups that no longer exist have left, without waiting for any other rank."""
+    while True:
+        try:
+            orphan = _orphans.popleft()
+        except IndexError:  # asked rather than looked at first: another thread may take the last one
+            return
+        with suppress(Exception):  # whoever calls now has no part in it
+            orphan.abort()
+
+
+def states() -> list[State]:
+    """The states of all groups that exist, in order of creation."""
+    release()
+    with _lock:
+        return sorted(_states.values(), key=lambda found: found.number)
+
+
+def default_group() -> dist.ProcessGroup:
+    """The torch process group that stands for None."""
+    group = dist.group.WORLD
+    if group is None:
+        raise LayoutError(
+            "no process group was given and torch.distributed has none; pass one or call init_process_group"
+        )
+    return group
