@@ -63,10 +63,15 @@ def main(
     if found:
         limits, judged = judge(rows, found, timed=not note)
         tell(console, rows, limits, judged)
-        write(console, out, report(origin, found, limits, judged), [] if note else found)
-        if tables is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        files = [out / "report.json", *([tables] if tables else [])]
+        files[0].write_text(json.dumps(report(origin, found, limits, judged), indent=1), encoding="utf-8")
+        if tables:
             tables.write_text(page(origin, found, limits, judged, note), encoding="utf-8")
-            console.print(f"written: {tables}")
+        for kind in () if note else ("svg", "png"):
+            plot(found, out / f"ratios.{kind}")
+            files.append(out / f"ratios.{kind}")
+        console.print(f"written: {', '.join(map(str, files))}")
     if fault or any(timing.wrong_bytes for result in found for timing in result.timings.values()):
         raise typer.Exit(2 if fault else 1)
 
@@ -85,16 +90,6 @@ def tell(console: Console, rows: Sequence[Row], limits: dict[str, Spread], judge
     for verdict in shown(judged):
         console.print(verdict.text, highlight=False)
     console.print(tally(judged))
-
-
-def write(console: Console, out: Path, told: dict[str, object], drawn: Sequence[Result]) -> None:
-    """The files; no picture of nothing."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "report.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
-    kinds = ("svg", "png") if drawn else ()
-    for kind in kinds:
-        plot(drawn, out / f"ratios.{kind}")
-    console.print("written: " + ", ".join([f"{out}/report.json", *(f"ratios.{kind}" for kind in kinds)]))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from restripe.analysis.mapping import Move
 from restripe.api import Resharder
 from restripe.bench.calls import Call, Contender, Ready, Unfit
 from restripe.bench.case import Case
-from restripe.bench.contenders import OneByOne, own
+from restripe.bench.contenders import GraphRefit, OneByOne, own
 from restripe.bench.ranks import Seat, why
 from restripe.bench.wires import Messages
 from restripe.comm.nccl import NcclCommunicator
@@ -184,8 +184,10 @@ def every(seat: Seat) -> Sequence[Contender]:
     """All contenders, in the order of the table."""
     group = Group(seat.rank, seat.size, meet(seat, "group"))
     wires = [BindingsWire(meet(seat, name), seat.closing) for name in ("raw", "graph", "each")]
+    alone = Group(seat.rank, seat.size, meet(seat, "refit graph"))
+    graph = GraphRefit(alone, seat.closing.enter_context(ExitStack()))
     return [
-        *own(seat.closing.enter_context(Resharder(group)), wires, seat.size),
+        *own(seat.closing.enter_context(Resharder(group)), graph, wires, seat.size),
         _or_absent(Redistribute.name, seat, lambda: Redistribute(seat)),
         _or_absent(M2N.name, seat, lambda: M2N(seat)),
         _or_absent("upstream", seat, lambda: upstream(group)),

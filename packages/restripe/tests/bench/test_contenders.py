@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 import torch
 
 from restripe.api import Resharder
+from restripe.bench import contenders as ours
+from restripe.bench import raw
 from restripe.bench.calls import Contender, Unfit
 from restripe.bench.case import Case
-from restripe.bench.contenders import OneByOne, own
+from restripe.bench.contenders import GraphRefit, OneByOne, own
 from restripe.bench.rows import Row, between
 from restripe.bench.wires import ModuleWire
+from restripe.group import state
 from restripe.xferdtensor_python import xferdtensor_python_impl
 
-from .conftest import Group, Worlds, exchange, gather, point
+from .conftest import Group, Record, Worlds, exchange, gather, point
 
 CPU = torch.device("cpu")
 ONE = (("a", (8, 12)),)
 MANY = (("a", (8, 12)), ("b", (4, 8)), ("c", (16,)))
-OURS = {"drop-in", "reshard", "refit"}
+ALWAYS = {"raw", "raw graph", "drop-in", "reshard", "refit", "refit graph"}
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(gpu: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be recorded in a graph is called."""
+    for module in (raw, ours):
+        monkeypatch.setattr(module, "captured", lambda call: call)
 
 
 def contenders(group: Group, size: int) -> list[Contender]:
-    wire = ModuleWire(group.communicator)
+    wire, alone = ModuleWire(group.communicator), Group(group.communicator)
     assert group.communicator.size == size
-    return [one for one in own(Resharder(group), [wire] * 3, size) if "graph" not in one.name]
+    return own(Resharder(group), GraphRefit(alone, ExitStack()), [wire] * 3, size)
 
 
 def moved(worlds: Worlds, size: int, row: Row) -> set[str]:
@@ -54,13 +65,12 @@ def moved(worlds: Worlds, size: int, row: Row) -> set[str]:
     return set(first)
 
 
-@pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_contender_moves_every_byte_again_and_again(worlds: Worlds, size: int) -> None:
     for row in (point(size, ONE), exchange(size, ONE)):
-        assert moved(worlds, size, row) == {"raw", *OURS}
-    assert moved(worlds, size, gather(size, ONE)) == {"raw", *OURS} | ({"representative"} if size == 4 else set())
-    assert moved(worlds, size, point(size, MANY)) == {"raw", "raw each", *OURS}
+        assert moved(worlds, size, row) == ALWAYS
+    assert moved(worlds, size, gather(size, ONE)) == ALWAYS | ({"representative"} if size == 4 else set())
+    assert moved(worlds, size, point(size, MANY)) == {*ALWAYS, "raw each"}
 
 
 def small(row: Row) -> Row:
@@ -75,11 +85,22 @@ def small(row: Row) -> Row:
 SMALL = [(size, small(row)) for size in (4, 8) for row in between(size) if "MB" not in row.name]
 
 
-@pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(("size", "row"), SMALL, ids=[row.name for _, row in SMALL])
 def test_every_contender_moves_between_meshes_of_several_ranks(worlds: Worlds, size: int, row: Row) -> None:
     replicated = "S(0) to R" in row.name
-    assert moved(worlds, size, row) == {"raw", "raw each", *OURS} | ({"representative"} if replicated else set())
+    assert moved(worlds, size, row) == {*ALWAYS, "raw each"} | ({"representative"} if replicated else set())
+
+
+def test_the_communicators_of_a_row_s_graph_end_with_the_next_row(worlds: Worlds) -> None:
+    def body(group: Group) -> list[int]:
+        contender, live = GraphRefit(group, ExitStack()), []
+        for row in (point(4, ONE), gather(4, ONE), point(4, ONE)):
+            contender.ready(Case(row, group.rank, 4, CPU)).call()
+            live.append(state(group).live)
+        contender.closing.close()
+        return [*live, state(group).live]
+
+    assert worlds(4).run(body) == [[1, 2, 1, 0]] * 4
 
 
 def test_what_takes_too_long_is_left_out() -> None:

@@ -38,6 +38,6 @@ def test_ranks_go_round_and_nccl_hears_of_it_only_where_they_share_a_gpu() -> No
 
 
 def test_a_run_may_take_four_minutes_and_with_many_rows_nine() -> None:
-    assert [allowed(rows(ranks)) for ranks in (2, 4, 8)] == [240, 540, 540]
+    assert [allowed(rows(ranks)) for ranks in (2, 4, 8)] == [240, 510, 510]
     assert allowed(rows(2)[:1]) == 240
     assert allowed(rows(4)[:12]) == 360

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from restripe.api import Resharder, reshard
 from restripe.arguments import Item, TensorRef
-from restripe.bench.calls import Contender, Ready, Unfit, captured
+from restripe.bench.calls import Call, Contender, Ready, Unfit, captured
 from restripe.bench.case import Case
 from restripe.bench.pieces import Way
 from restripe.bench.raw import Raw
@@ -70,26 +71,42 @@ class Reshard:
 
 @dataclass(frozen=True)
 class Refit:
-    """A prepared refit: all tensors in one submission, eager or replayed from a CUDA graph."""
+    """A prepared refit: all tensors in one submission."""
 
     session: Resharder
-    graph: bool = False
-
-    @property
-    def name(self) -> str:
-        return "refit graph" if self.graph else "refit"
+    name: str = "refit"
 
     def ready(self, case: Case) -> Ready:
-        items = [Item(one.name, one.shape, DTYPE, one.src, one.dst) for one in case.row.tensors]
-        refit = self.session.prepare(items, graph=self.graph)
-
-        def call() -> None:
-            refit.run(case.sources, case.destinations)
-
-        return Ready(captured(call) if self.graph else call)
+        return Ready(prepared(self.session, case, graph=False))
 
 
-def own(session: Resharder, wires: Sequence[Wire], ranks: int) -> list[Contender]:
+@dataclass(frozen=True)
+class GraphRefit:
+    """A prepared refit replayed from a CUDA graph, in a session that ends when the next row begins: its communicators are many.
+
+    Args:
+        group: what no other contender uses, since a session's end clears it.
+        closing: ends the last session.
+    """
+
+    group: Any
+    closing: ExitStack
+    name: str = "refit graph"
+
+    def ready(self, case: Case) -> Ready:
+        self.closing.close()
+        session = self.closing.enter_context(Resharder(self.group))
+        return Ready(captured(prepared(session, case, graph=True)))
+
+
+def prepared(session: Resharder, case: Case, *, graph: bool) -> Call:
+    """One run of a refit of the row's tensors."""
+    items = [Item(one.name, one.shape, DTYPE, one.src, one.dst) for one in case.row.tensors]
+    refit = session.prepare(items, graph=graph)
+    return lambda: refit.run(case.sources, case.destinations)
+
+
+def own(session: Resharder, graph: GraphRefit, wires: Sequence[Wire], ranks: int) -> list[Contender]:
     """Raw and restripe's ways, in the order of the table; three wires, each with a communicator of its own.
 
     Two ranks have no mesh of several replicas beside another one, so nothing to broadcast from a representative.
@@ -103,5 +120,5 @@ def own(session: Resharder, wires: Sequence[Wire], ranks: int) -> list[Contender
         OneByOne("drop-in", xferdtensor_python_impl, session.group),
         Reshard(session.group),
         Refit(session),
-        Refit(session, graph=True),
+        graph,
     ]

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -22,7 +23,7 @@ from restripe import comm
 from restripe.api import Resharder
 from restripe.bench.calls import Contender
 from restripe.bench.clock import Clock, Gate
-from restripe.bench.contenders import own
+from restripe.bench.contenders import GraphRefit, own
 from restripe.bench.ranks import CROWDED, PATIENCE, Seat, play
 from restripe.bench.results import Result
 from restripe.bench.rows import Row
@@ -31,7 +32,7 @@ from restripe.comm import Communicator
 
 HOST = "127.0.0.1"
 LEAVE = 20.0  # seconds for a process to end by itself
-SHORTEST, EACH, LONGEST = 240.0, 30.0, 540.0  # seconds of a run: at least, a row, and at most
+SHORTEST, EACH, LONGEST = 240.0, 30.0, 510.0  # seconds of a run: at least, a row, and at most
 #: What lets ranks share a GPU, from NCCL 2.30 on.
 SHARING = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8"}
 NO_TIMES = "several ranks share a GPU: times say nothing, only bytes do"
@@ -69,7 +70,9 @@ def meet(seat: Seat, name: str) -> Communicator:
 def restripes(seat: Seat) -> list[Contender]:
     """restripe's ways, and raw through its own communicators."""
     wires = [ModuleWire(meet(seat, name), seat.closing) for name in ("raw", "graph", "each")]
-    return own(seat.closing.enter_context(Resharder(Group(meet(seat, "group")))), wires, seat.size)
+    session = seat.closing.enter_context(Resharder(Group(meet(seat, "group"))))
+    graph = GraphRefit(Group(meet(seat, "refit graph")), seat.closing.enter_context(ExitStack()))
+    return own(session, graph, wires, seat.size)
 
 
 def taking_part(asked: int | None = None) -> int:
