@@ -96,10 +96,8 @@ class BindingsWire:
 
         return call
 
-    def split(self, color: int | None, key: int) -> BindingsWire | None:
+    def split(self, color: int, key: int) -> BindingsWire:
         made = self._communicator.split(color, key)
-        if color is None:
-            return None
         self._closing.callback(made.abort)
         return BindingsWire(made, self._closing)
 

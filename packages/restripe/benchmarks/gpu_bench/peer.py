@@ -43,7 +43,7 @@ def pairs(row: Row) -> int:
     placed = {placement for one in row.tensors for placement in (*one.src.placements, *one.dst.placements)}
     (sources, destinations), *more = meshes
     paired = not more and placed == {Shard(0)} and len(sources) == len(destinations)
-    return len(sources) if paired and sources != destinations else 0
+    return len(sources) if paired else 0
 
 
 def _serve(rows: Sequence[Row], outlet: Connection) -> None:

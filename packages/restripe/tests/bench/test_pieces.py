@@ -48,6 +48,8 @@ def check(tensor: Move, way: Way, turn: int) -> None:
     for piece in found.pieces:
         assert numel(piece.box)
         assert within(piece.box, box(tensor.src, tensor.shape, piece.sender))
+        if piece.receiver != piece.sender and piece.receiver in tensor.src.mesh:
+            assert not within(piece.box, box(tensor.src, tensor.shape, piece.receiver))
 
 
 @pytest.mark.parametrize("way", Way)

@@ -48,9 +48,9 @@ class Counting:
 
         return call
 
-    def split(self, color: int | None, key: int) -> Self | None:
+    def split(self, color: int, key: int) -> Self:
         self.log.append(f"split {color} {key}")
-        return None if color is None else type(self)(self.log)
+        return type(self)(self.log)
 
 
 def called(row: Row, rank: int, size: int, way: Way = Way.STRIPES, *, each: bool = False) -> list[str]:
@@ -67,7 +67,7 @@ def test_raw_sends_many_tensors_in_one_group_or_one_by_one(groups: int, *, each:
 
 def test_replicas_gather_their_stripes_in_place_and_together() -> None:
     striped = row("2:S(0)", "2:R", 2, STRIPED)
-    assert called(striped, 0, 4) == ["split None 0", "2 sends, 0 receives"]
+    assert called(striped, 0, 4) == ["split 1 0", "2 sends, 0 receives"]
     gathers = ["together", "gather 12288 from place 1", "gather 16384 from place 1"]
     assert called(striped, 3, 4) == ["split 0 1", "0 sends, 2 receives", *gathers]
 

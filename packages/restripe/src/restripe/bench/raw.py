@@ -30,7 +30,7 @@ class Raw:
     each: bool = False
     graph: bool = False
     way: Way = Way.STRIPES
-    _splits: dict[Groups, Wire | None] = field(default_factory=dict, repr=False, compare=False)
+    _splits: dict[Groups, Wire] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -52,14 +52,18 @@ class Raw:
         call = chain([one for step in steps for one in step.calls()])
         return Ready(captured(call) if self.graph else call)
 
-    def _among(self, rebuilds: Sequence[Rebuild], case: Case) -> Wire | None:
-        """The wire of this rank's replica group; None where it is in none. Collective when new."""
+    def _among(self, rebuilds: Sequence[Rebuild], case: Case) -> Wire:
+        """The wire of this rank's replica group; collective when new.
+
+        Ranks outside every group share one too, since some releases of nccl4py hang where a rank joins none.
+        """
         groups = tuple(one.members for one in rebuilds)
         if groups in {(), (tuple(range(case.size)),)}:
             return self.wire
         if groups not in self._splits:
-            color = next((number for number, members in enumerate(groups) if case.rank in members), None)
-            self._splits[groups] = self.wire.split(color, 0 if color is None else groups[color].index(case.rank))
+            seats = [(color, members.index(case.rank)) for color, members in enumerate(groups) if case.rank in members]
+            color, place = seats[0] if seats else (len(groups), case.rank)
+            self._splits[groups] = self.wire.split(color, place)
         return self._splits[groups]
 
 
@@ -73,7 +77,7 @@ class _Steps:
         self.receives: list[tuple[torch.Tensor, int]] = []
         self.shares: dict[int, tuple[Wire, list[Call]]] = {}
 
-    def add(self, number: int, found: Route, wire: Wire | None) -> None:
+    def add(self, number: int, found: Route, wire: Wire) -> None:
         """One more tensor."""
         rank, own = self.case.rank, None
         for piece in found.pieces:
@@ -84,7 +88,7 @@ class _Steps:
             elif piece.receiver == rank:
                 self._receive(self._destination(number, piece.box), piece)
         for rebuild in found.rebuilds:
-            if wire is not None and rank in rebuild.members:
+            if rank in rebuild.members:
                 _, calls = self.shares.setdefault(id(wire), (wire, []))
                 calls += self._share(number, rebuild, wire, own)
 

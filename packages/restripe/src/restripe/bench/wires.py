@@ -30,8 +30,8 @@ class Wire(Protocol):
     def together(self, calls: Sequence[Call]) -> Call:
         """Gathers and broadcasts in one group."""
 
-    def split(self, color: int | None, key: int) -> Self | None:
-        """Collective: a wire among the ranks of one color, ordered by key; None for color None."""
+    def split(self, color: int, key: int) -> Self:
+        """Collective: a wire among the ranks of one color, ordered by key."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class ModuleWire:
 
         return call
 
-    def split(self, color: int | None, key: int) -> ModuleWire | None:
+    def split(self, color: int, key: int) -> ModuleWire:
         made = self.communicator.split(color, key)
         if made is None:
-            return None
+            raise RuntimeError("a rank with a color has to get a communicator")
         self.closing.callback(made.abort)
         return ModuleWire(made, self.closing)
