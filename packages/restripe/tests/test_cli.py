@@ -47,10 +47,10 @@ def test_an_odd_gpu_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_are_chosen_by_a_part_of_their_name() -> None:
-    assert chosen("") == list(rows())
-    assert [row.name for row in chosen("exchange")] == ["exchange 16 KiB", "exchange 262 MB"]
-    with pytest.raises(BenchError, match=r"no row is named 'none'; there are .*point 16 KiB"):
-        chosen("none")
+    assert chosen("", 4) == list(rows(4))
+    assert [row.name for row in chosen("exchange", 2)] == ["exchange 16 KiB", "exchange 262 MB"]
+    with pytest.raises(BenchError, match=r"no row on 2 ranks is named '2 to 2'; there are .*point 16 KiB"):
+        chosen("2 to 2", 2)
 
 
 def test_bench_plan_needs_no_gpu() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,11 +17,13 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from restripe.analysis.mapping import Move
 from restripe.api import Resharder
+from restripe.bench.calls import Call, Contender, Ready, Unfit
 from restripe.bench.case import Case
-from restripe.bench.contenders import Call, Contender, Messages, OneByOne, Ready, Unfit, own
-from restripe.bench.ranks import PATIENCE, Seat, why
-from restripe.bench.rows import Move
+from restripe.bench.contenders import GraphRefit, OneByOne, own
+from restripe.bench.ranks import Seat, why
+from restripe.bench.wires import Messages
 from restripe.comm.nccl import NcclCommunicator
 
 BYTES = 1  # ncclUint8
@@ -53,9 +56,10 @@ def meet(seat: Seat, name: str) -> Communicator:
 
 
 class BindingsWire:
-    """Raw pointers and byte counts, straight to NCCL."""
+    """Raw pointers and byte counts, straight to NCCL; `closing` ends the communicators that are split from this one."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator, closing: ExitStack) -> None:
+        self._communicator, self._closing = communicator, closing
         self._comm = bindings.Comm(communicator.ptr)
 
     def messages(self, sends: Messages, receives: Messages) -> Call:
@@ -77,6 +81,26 @@ class BindingsWire:
         count = part.numel()
         return lambda: bindings.all_gather(*pointers, count, BYTES, comm, torch.cuda.current_stream().cuda_stream)
 
+    def broadcast(self, buffer: torch.Tensor, root: int) -> Call:
+        comm, pointer, count = self._comm, buffer.data_ptr(), buffer.numel()
+        return lambda: bindings.broadcast(
+            pointer, pointer, count, BYTES, root, comm, torch.cuda.current_stream().cuda_stream
+        )
+
+    def together(self, calls: Sequence[Call]) -> Call:
+        def call() -> None:
+            bindings.group_start()
+            for one in calls:
+                one()
+            bindings.group_end()
+
+        return call
+
+    def split(self, color: int, key: int) -> BindingsWire:
+        made = self._communicator.split(color, key)
+        self._closing.callback(made.abort)
+        return BindingsWire(made, self._closing)
+
 
 def _pointers(messages: Messages) -> list[tuple[int, int, int]]:
     return [(buffer.data_ptr(), buffer.numel(), peer) for buffer, peer in messages]
@@ -93,21 +117,22 @@ class Redistribute:
             store=PrefixStore("torch", seat.store),
             rank=seat.rank,
             world_size=seat.size,
-            timeout=timedelta(seconds=PATIENCE),
+            timeout=timedelta(seconds=seat.patience),
             device_id=seat.device,
         )
         seat.closing.callback(dist.destroy_process_group)
         self._mesh = DeviceMesh("cuda", list(range(seat.size)))
 
     def ready(self, case: Case) -> Ready:
-        if case.row.move is Move.POINT:
+        if any(not one.src.mesh.is_grid_of(one.dst.mesh) for one in case.row.tensors):
             raise Unfit("moves only within one mesh")
+        (moved,) = case.row.tensors
         (src,), (dst,) = case.sources.values(), case.destinations.values()
-        tensor = DTensor.from_local(src, self._mesh, case.src.placements, run_check=False)
+        tensor = DTensor.from_local(src, self._mesh, moved.src.placements, run_check=False)
         last: list[DTensor] = []
 
         def call() -> None:
-            last[:] = [tensor.redistribute(placements=case.dst.placements)]
+            last[:] = [tensor.redistribute(placements=moved.dst.placements)]
 
         return Ready(call, lambda: dst.copy_(last[0].to_local()))
 
@@ -123,20 +148,23 @@ class M2N:
         seat.closing.callback(self._m2n.finalize)
 
     def ready(self, case: Case) -> Ready:
-        sides = {
-            "src_mesh": list(case.src.mesh.ranks),
-            "src_placements": case.src.placements,
-            "dst_mesh": list(case.dst.mesh.ranks),
-            "dst_placements": case.dst.placements,
-        }
-        pairs = [(case.sources.get(name), case.destinations.get(name)) for name, _ in case.row.tensors]
+        calls = [(case.sources.get(one.name), case.destinations.get(one.name), _sides(one)) for one in case.row.tensors]
 
         def call() -> None:
             stream = torch.cuda.current_stream()
-            for src, dst in pairs:
+            for src, dst, sides in calls:
                 self._m2n.reshard(src, dst, self._communicator, stream, **sides)
 
         return Ready(call)
+
+
+def _sides(one: Move) -> dict[str, Any]:
+    return {
+        "src_mesh": one.src.mesh.mesh.tolist(),
+        "src_placements": one.src.placements,
+        "dst_mesh": one.dst.mesh.mesh.tolist(),
+        "dst_placements": one.dst.placements,
+    }
 
 
 @dataclass(frozen=True)
@@ -153,9 +181,11 @@ class Absent:
 def every(seat: Seat) -> Sequence[Contender]:
     """All contenders, in the order of the table."""
     group = Group(seat.rank, seat.size, meet(seat, "group"))
-    wires = [BindingsWire(meet(seat, name)) for name in ("raw", "graph", "each")]
+    wires = [BindingsWire(meet(seat, name), seat.closing) for name in ("raw", "graph", "each")]
+    alone = Group(seat.rank, seat.size, meet(seat, "refit graph"))
+    graph = GraphRefit(alone, seat.closing.enter_context(ExitStack()))
     return [
-        *own(seat.closing.enter_context(Resharder(group)), wires),
+        *own(seat.closing.enter_context(Resharder(group)), graph, wires, seat.size),
         _or_absent(Redistribute.name, seat, lambda: Redistribute(seat)),
         _or_absent(M2N.name, seat, lambda: M2N(seat)),
         _or_absent("upstream", seat, lambda: upstream(group)),

@@ -19,13 +19,20 @@ TITLES = {
 }
 
 
+MANY = 20  # rows, from which on a picture of all times takes longer than it is worth
+
+
 def plot(results: Sequence[Result], path: Path) -> None:
-    """Draw one column a time and one line a row; whiskers reach from the 10th to the 90th percentile."""
+    """Draw one column a time, of many rows the GPU's alone, and one line a row.
+
+    Whiskers reach from the 10th to the 90th percentile.
+    """
     shown = [result for result in results if BASE in result.timings]
-    figure = Figure(figsize=(19, 2.2 * len(shown) + 1), layout="constrained")
-    axes = figure.subplots(len(shown), len(TITLES), squeeze=False)
+    times = list(TITLES) if len(shown) <= MANY else ["gpu_us"]
+    figure = Figure(figsize=(4.75 * max(2, len(times)), 2.2 * len(shown) + 1), layout="constrained")
+    axes = figure.subplots(len(shown), len(times), squeeze=False)
     for line, result in zip(axes, shown, strict=True):
-        for axis, time in zip(line, TITLES, strict=True):
+        for axis, time in zip(line, times, strict=True):
             _bars(axis, result, time)
             axis.set_title(f"{result.row}: {TITLES[time]}", fontsize=9)
     for axis in axes[-1]:

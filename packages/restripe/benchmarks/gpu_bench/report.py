@@ -33,6 +33,7 @@ def row(result: Result, limit: Spread | None) -> dict[str, Any]:
         "peer_copy_gpu_us": None if limit is None else limit._asdict(),
         "contenders": {name: contender(timing, base, result.size_bytes) for name, timing in result.timings.items()},
         "not_run": dict(result.unfit),
+        "crossing_bytes": {name: found._asdict() for name, found in result.crossing.items()},
     }
 
 

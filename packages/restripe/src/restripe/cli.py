@@ -20,9 +20,9 @@ from restripe.analysis.simulation import simulate
 from restripe.analysis.spelling import SpellingError
 from restripe.analysis.summary import balance, by_kind, figures, holders, predicted, verdict
 from restripe.bench import planning
-from restripe.bench.rows import Row, rows
+from restripe.bench.rows import Row, left_out, rows
 from restripe.bench.table import WIDTH, table
-from restripe.bench.world import BenchError, gpus, restripes, results
+from restripe.bench.world import BenchError, allowed, gpus, restripes, results
 from restripe.errors import ReshardError
 
 __all__ = ["app"]
@@ -186,15 +186,20 @@ def mapped(model: str, train: str, generate: str, host: int | None) -> list[Move
 def rows_on_gpus(
     context: typer.Context,
     only: Annotated[str, typer.Option("--rows", help="Only rows whose name contains this.")] = "",
-    limit: Annotated[float, typer.Option(help="Seconds after which the run is ended.")] = 240.0,
+    limit: Annotated[
+        float | None, typer.Option(help="Seconds after which the run is ended; left out, it follows from the rows.")
+    ] = None,
 ) -> None:
     """Time restripe on the GPUs of this host beside the same sends and receives issued by hand."""
     if context.invoked_subcommand is not None:
         return
     console = Console(width=WIDTH)
     with refused():
-        for result in results(chosen(only), restripes, gpus(), limit):
+        ranks = gpus()
+        found = chosen(only, ranks)
+        for result in results(found, restripes, ranks, allowed(found) if limit is None else limit):
             console.print(table(result))
+        console.print(left_out(ranks))
 
 
 @bench.command("plan")
@@ -242,9 +247,10 @@ def drawing() -> Iterator[None]:
         raise SpellingError("a picture needs matplotlib: pip install 'restripe[plot]'") from error
 
 
-def chosen(only: str) -> list[Row]:
-    """The rows whose name contains the text; BenchError where none does."""
-    found = [row for row in rows() if only in row.name]
+def chosen(only: str, ranks: int) -> list[Row]:
+    """The rows on so many ranks whose name contains the text; BenchError where none does."""
+    every = rows(ranks)
+    found = [row for row in every if only in row.name]
     if not found:
-        raise BenchError(f"no row is named {only!r}; there are {[row.name for row in rows()]}")
+        raise BenchError(f"no row on {ranks} ranks is named {only!r}; there are {[row.name for row in every]}")
     return found

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 
+from restripe.analysis.mapping import Move
+from restripe.analysis.spelling import layout
+from restripe.bench.rows import DTYPE, Row
+
 from ..conftest import Worlds  # noqa: TID252 - the tests above are in no package with a name
 from ..world import Group  # noqa: TID252
 
-__all__ = ["Event", "Group", "Record", "Stream", "Worlds", "gpu"]
+__all__ = ["Event", "Group", "Record", "Stream", "Worlds", "exchange", "gather", "gpu", "point", "row"]
+
+TWO = (("a", (64, 96)), ("b", (4, 8)))  # large enough to have bytes of every value
+Tensors = Sequence[tuple[str, tuple[int, ...]]]
+
+
+def row(src: str, dst: str, first: int, tensors: Tensors = TWO, repeats: int = 30) -> Row:
+    """A row of tensors of one pair of layouts; the destination's ranks count up from `first`."""
+    sides = layout(src), layout(dst, first=first)
+    return Row(f"{src} to {dst}", tuple(Move(name, "", shape, DTYPE, *sides) for name, shape in tensors), repeats)
+
+
+def point(ranks: int, tensors: Tensors = TWO) -> Row:
+    return row(f"{ranks // 2}:S(0)", f"{ranks // 2}:S(0)", ranks // 2, tensors)
+
+
+def exchange(ranks: int, tensors: Tensors = TWO) -> Row:
+    return row(f"{ranks}:S(0)", f"{ranks}:S(1)", 0, tensors)
+
+
+def gather(ranks: int, tensors: Tensors = TWO) -> Row:
+    return row(f"{ranks}:S(0)", f"{ranks}:R", 0, tensors)
 
 
 class Stream:

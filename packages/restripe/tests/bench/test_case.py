@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
+from restripe.analysis.spelling import layout
 from restripe.bench.case import Case, noise, octets, shard
-from restripe.bench.rows import DTYPE, Move, Row
+from restripe.bench.rows import DTYPE, Row
+
+from .conftest import exchange, gather, point
 
 CPU = torch.device("cpu")
 
 
-def row(move: Move) -> Row:
-    return Row("row", move, (("a", (64, 96)), ("b", (4, 8))))  # large enough to have bytes of every value
+KINDS = (point, exchange, gather)
+Kind = Callable[[int], Row]
 
 
 def test_noise_follows_from_its_seed_and_mixes_every_byte() -> None:
@@ -29,21 +34,29 @@ def test_noise_of_a_few_elements_has_its_shape() -> None:
     assert noise((3,), 0, CPU).dtype is DTYPE
 
 
-@pytest.mark.parametrize("move", Move)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [2, 4])
-def test_shards_are_torch_s_chunks(move: Move, size: int) -> None:
+def test_shards_are_torch_s_chunks(kind: Kind, size: int) -> None:
     for rank in range(size):
-        case = Case(row(move), rank, size, CPU)
-        for seed, (name, shape) in enumerate(case.row.tensors):
-            source = shard(noise(shape, seed, CPU), case.src, rank)
-            assert (name in case.sources) == (source is not None) == (rank in case.src.mesh.ranks)
-            assert source is None or torch.equal(octets(case.sources[name]), octets(source.contiguous()))
-            assert (name in case.destinations) == (rank in case.dst.mesh.ranks)
+        case = Case(kind(size), rank, size, CPU)
+        for seed, one in enumerate(case.row.tensors):
+            source = shard(noise(one.shape, seed, CPU), one.src, rank)
+            assert (one.name in case.sources) == (source is not None) == (rank in one.src.mesh.ranks)
+            assert source is None or torch.equal(octets(case.sources[one.name]), octets(source.contiguous()))
+            assert (one.name in case.destinations) == (rank in one.dst.mesh.ranks)
 
 
-@pytest.mark.parametrize("move", Move)
-def test_every_byte_that_is_not_written_counts_as_wrong(move: Move) -> None:
-    case = Case(row(move), 1, 2, CPU)
+def test_a_shard_of_a_mesh_of_two_dims_is_cut_dim_by_dim() -> None:
+    whole, mesh = torch.arange(10).reshape(5, 2), layout("2x2:S(0),S(0)")
+    shards = [shard(whole, mesh, rank) for rank in range(5)]
+    assert [None if one is None else one[:, 0].tolist() for one in shards] == [[0, 2], [4], [6], [8], None]
+    replicas = [shard(whole, layout("2x2:R,S(1)"), rank) for rank in range(4)]
+    assert [one is not None and one.flatten().tolist() for one in replicas] == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_byte_that_is_not_written_counts_as_wrong(kind: Kind) -> None:
+    case = Case(kind(2), 1, 2, CPU)
     case.poison()
     assert case.wrong() == sum(octets(tensor).numel() for tensor in case.destinations.values()) > 0
     for name, tensor in case.destinations.items():
@@ -55,4 +68,4 @@ def test_every_byte_that_is_not_written_counts_as_wrong(move: Move) -> None:
 
 def test_a_rank_without_destinations_has_no_truth() -> None:
     with pytest.raises(KeyError, match="rank 0 has no destination 'a'"):
-        Case(row(Move.POINT), 0, 2, CPU).truth("a")
+        Case(point(2), 0, 2, CPU).truth("a")

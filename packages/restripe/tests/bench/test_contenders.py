@@ -1,33 +1,48 @@
-"""Every way of moving a row gives its bytes, on two and on four ranks."""
+"""Every way of moving a row gives its bytes, on two, four and eight ranks."""
 
 from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 import torch
 
 from restripe.api import Resharder
+from restripe.bench import contenders as ours
+from restripe.bench import raw
+from restripe.bench.calls import Contender, Unfit
 from restripe.bench.case import Case
-from restripe.bench.contenders import Call, Contender, Messages, ModuleWire, OneByOne, Raw, Unfit, own
-from restripe.bench.rows import Move, Row
+from restripe.bench.contenders import GraphRefit, OneByOne, own
+from restripe.bench.rows import Row, between
+from restripe.bench.wires import ModuleWire
+from restripe.group import state
 from restripe.xferdtensor_python import xferdtensor_python_impl
 
-from .conftest import Group, Record, Worlds
+from .conftest import Group, Record, Worlds, exchange, gather, point
 
 CPU = torch.device("cpu")
 ONE = (("a", (8, 12)),)
 MANY = (("a", (8, 12)), ("b", (4, 8)), ("c", (16,)))
+ALWAYS = {"raw", "raw graph", "drop-in", "reshard", "refit", "refit graph"}
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(gpu: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be recorded in a graph is called."""
+    for module in (raw, ours):
+        monkeypatch.setattr(module, "captured", lambda call: call)
 
 
 def contenders(group: Group, size: int) -> list[Contender]:
-    wire = ModuleWire(group.communicator)
+    wire, alone = ModuleWire(group.communicator), Group(group.communicator)
     assert group.communicator.size == size
-    return [one for one in own(Resharder(group), [wire] * 3) if "graph" not in one.name]
+    return own(Resharder(group), GraphRefit(alone, ExitStack()), [wire] * 3, size)
 
 
-@pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("row", [Row(move, move, ONE) for move in Move] + [Row("many", Move.POINT, MANY)])
-def test_every_contender_moves_every_byte_again_and_again(worlds: Worlds, size: int, row: Row) -> None:
+def moved(worlds: Worlds, size: int, row: Row) -> set[str]:
+    """Who moves the row, each twice, and leaves no wrong byte."""
+
     def body(group: Group) -> dict[str, list[int]]:
         case = Case(row, group.rank, size, CPU)
         wrong: dict[str, list[int]] = {}
@@ -44,41 +59,52 @@ def test_every_contender_moves_every_byte_again_and_again(worlds: Worlds, size: 
                 wrong[contender.name].append(case.wrong())
         return wrong
 
-    names = {"raw", "drop-in", "reshard", "refit"} | ({"raw each"} if len(row.tensors) > 1 else set())
-    assert worlds(size).run(body) == [{name: [0, 0] for name in names}] * size
+    first, *others = worlds(size).run(body)
+    assert first == {name: [0, 0] for name in first}
+    assert others == [first] * (size - 1)
+    return set(first)
 
 
-class Counting:
-    """A wire that counts the messages of each group."""
-
-    def __init__(self) -> None:
-        self.groups: list[tuple[int, int]] = []
-
-    def messages(self, sends: Messages, receives: Messages) -> Call:
-        return lambda: self.groups.append((len(sends), len(receives)))
-
-    def gather(self, output: torch.Tensor, part: torch.Tensor) -> Call:
-        raise NotImplementedError
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_contender_moves_every_byte_again_and_again(worlds: Worlds, size: int) -> None:
+    for row in (point(size, ONE), exchange(size, ONE)):
+        assert moved(worlds, size, row) == ALWAYS
+    assert moved(worlds, size, gather(size, ONE)) == ALWAYS | ({"representative"} if size == 4 else set())
+    assert moved(worlds, size, point(size, MANY)) == {*ALWAYS, "raw each"}
 
 
-@pytest.mark.parametrize(("each", "groups"), [(False, [(3, 0)]), (True, [(1, 0)] * 3)])
-def test_raw_sends_many_tensors_in_one_group_or_one_by_one(groups: list[tuple[int, int]], *, each: bool) -> None:
-    wire = Counting()
-    Raw(wire, each=each).ready(Case(Row("many", Move.POINT, MANY), 0, 2, CPU)).call()
-    assert wire.groups == groups
+def small(row: Row) -> Row:
+    """The same layouts with fewer elements, of which replicas still get stripes: an even shape and an odd one, or a layer."""
+    if len(row.tensors) == 1:
+        shapes = {"even": (192, 96), "odd": (203, 91)}
+        return replace(row, tensors=tuple(replace(row.tensors[0], name=name, shape=shapes[name]) for name in shapes))
+    layer = row.tensors[:11]
+    return replace(row, tensors=tuple(replace(one, shape=tuple(size // 16 for size in one.shape)) for one in layer))
 
 
-def test_the_hand_written_exchange_overlaps_its_local_copy_and_waits_for_it(worlds: Worlds, gpu: Record) -> None:
-    row = Row("row", Move.EXCHANGE, ONE)
-    worlds(2).run(lambda group: Raw(ModuleWire(group.communicator)).ready(Case(row, group.rank, 2, CPU)).call())
-    main, *sides = gpu.streams
-    assert [side.waited for side in sides] == [[main], [main]]
-    assert set(main.waited) == set(sides)
-    assert not gpu
+SMALL = [(size, small(row)) for size in (4, 8) for row in between(size) if "MB" not in row.name]
+
+
+@pytest.mark.parametrize(("size", "row"), SMALL, ids=[row.name for _, row in SMALL])
+def test_every_contender_moves_between_meshes_of_several_ranks(worlds: Worlds, size: int, row: Row) -> None:
+    replicated = "S(0) to R" in row.name
+    assert moved(worlds, size, row) == {*ALWAYS, "raw each"} | ({"representative"} if replicated else set())
+
+
+def test_the_communicators_of_a_row_s_graph_end_with_the_next_row(worlds: Worlds) -> None:
+    def body(group: Group) -> list[int]:
+        contender, live = GraphRefit(group, ExitStack()), []
+        for row in (point(4, ONE), gather(4, ONE), point(4, ONE)):
+            contender.ready(Case(row, group.rank, 4, CPU)).call()
+            live.append(state(group).live)
+        contender.closing.close()
+        return [*live, state(group).live]
+
+    assert worlds(4).run(body) == [[1, 2, 1, 0]] * 4
 
 
 def test_what_takes_too_long_is_left_out() -> None:
-    case = Case(Row("row", Move.POINT, ONE), 0, 2, CPU)
+    case = Case(point(2, ONE), 0, 2, CPU)
     with pytest.raises(Unfit, match="beyond 95 elements"):
         OneByOne("slow", xferdtensor_python_impl, None, limit=95).ready(case)
     OneByOne("slow", xferdtensor_python_impl, None, limit=96).ready(case)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,15 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
+from restripe.bench.calls import Call, Contender, Ready, Unfit, nothing
 from restripe.bench.case import Case
 from restripe.bench.clock import Alone, Burst, Clock
-from restripe.bench.contenders import Call, Contender, Ready, Unfit, nothing
 from restripe.bench.ranks import WARM, Seat, play, why
-from restripe.bench.rows import Move, Row
 
-from .conftest import Group, Worlds
+from .conftest import Group, Worlds, gather
 
 CPU = torch.device("cpu")
-ROW = Row("row", Move.GATHER, (("a", (8, 4)),), repeats=6)
+ROW = replace(gather(2, [("a", (8, 4))]), repeats=6)
 
 
 class Table(Seat):
@@ -34,8 +33,8 @@ class Table(Seat):
     def tell(self, value: Any) -> list[Any]:
         return [pickle.loads(record) for record in self._communicator.exchange(pickle.dumps(value))]  # noqa: S301
 
-    def alarm(self, patience: float = 1.0) -> None:
-        assert patience > 0
+    def alarm(self, patience: float | None = None) -> None:
+        assert patience is None or patience > 0
         self.alarms += 1
 
 

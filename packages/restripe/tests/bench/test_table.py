@@ -6,6 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
+from restripe.bench.crossing import Crossing
 from restripe.bench.results import Result, Spread, Timing
 from restripe.bench.table import brief, table
 
@@ -39,6 +40,12 @@ def test_without_raw_there_are_no_ratios() -> None:
 
 def test_who_did_not_run_is_told_with_the_reason() -> None:
     assert "nccl.m2n: refuses" in shown(Result("row", 1, 0, {"raw": RAW}, {"nccl.m2n": "refuses"}))
+
+
+def test_what_crosses_is_told_a_line_a_path() -> None:
+    written = shown(Result("row", 1, 0, {"raw": RAW}, crossing={"restripe": Crossing(4000, 1000)}))
+    assert "crosses before replicas share, restripe: 4,000 bytes, 1,000 at most into one rank" in written
+    assert "crosses" not in shown(Result("row", 1, 0, {"raw": RAW}))
 
 
 def test_brief() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_bench.plot import plot
+from gpu_bench.plot import MANY, plot
 
 from .samples import result
 
@@ -16,3 +16,10 @@ def test_rows_with_raw_are_drawn(tmp_path: Path) -> None:
     for text in ("first: GPU time", "second: host time of a call", "reshard", "refit graph"):
         assert text in drawn
     assert "third" not in drawn
+
+
+def test_of_many_rows_the_gpu_s_times_alone_are_drawn(tmp_path: Path) -> None:
+    plot([result(f"row {number}", raw=1) for number in range(MANY + 1)], tmp_path / "ratios.svg")
+    drawn = (tmp_path / "ratios.svg").read_text(encoding="utf-8")
+    assert f"row {MANY}: GPU time" in drawn
+    assert "host time" not in drawn

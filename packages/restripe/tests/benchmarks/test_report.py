@@ -8,6 +8,7 @@ import pytest
 
 from gpu_bench.report import report
 from gpu_bench.targets import Verdict
+from restripe.bench.crossing import Crossing
 from restripe.bench.results import Spread
 
 from .samples import result, timing
@@ -19,12 +20,14 @@ def test_a_run_survives_json() -> None:
     found = result("row", 10**9, raw=1000, reshard=2000)
     found.timings["wrong"] = timing(1, wrong=3, extra=5)
     found.unfit["nccl.m2n"] = "refuses"
+    found.crossing["restripe"] = Crossing(8, 4)
     told = json.loads(json.dumps(report(ORIGIN, [found], {"row": Spread(9, 8, 10)}, [Verdict("target", True)])))
     assert told["provenance"] == ORIGIN
     assert told["targets"] == [{"text": "target", "holds": True, "spread": None}]
     (row,) = told["rows"]
     assert (row["row"], row["size_bytes"], row["not_run"]) == ("row", 10**9, {"nccl.m2n": "refuses"})
     assert row["peer_copy_gpu_us"] == {"median": 9, "p10": 8, "p90": 10}
+    assert row["crossing_bytes"] == {"restripe": {"total": 8, "busiest": 4}}
     ours = row["contenders"]["reshard"]
     assert ours["gpu_us"]["median"] == 2000
     assert ours["gpu_times_raw"]["median"] == ours["host_times_raw"]["median"] == 2

@@ -6,8 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_bench.targets import ALLOCATOR_BYTES, BOUNDS, Bound, judge, memory, tally, verdicts
-from restripe.bench.rows import rows
+from gpu_bench.targets import (
+    AHEAD,
+    ALLOCATOR_BYTES,
+    BOUNDS,
+    MANY,
+    Bound,
+    Verdict,
+    judge,
+    memory,
+    shown,
+    tally,
+    verdicts,
+)
+from restripe.bench.rows import between, rows
 
 from .samples import result, timing
 
@@ -66,9 +78,34 @@ def test_only_rows_that_were_played_are_judged() -> None:
     assert all("point 34 MB" in text for text in texts)
 
 
-def test_targets_1_2_and_3_have_bounds_on_rows_that_there_are() -> None:
-    assert {bound.target for bound in BOUNDS} == {1, 2, 3}
-    assert {bound.row for bound in BOUNDS} <= {row.name for row in rows()}
+def test_targets_have_bounds_on_rows_that_there_are() -> None:
+    assert {bound.target for bound in BOUNDS} == {1, 2, 3, 7}
+    assert {bound.target for bound in BOUNDS if bound.row in {row.name for row in rows(2)}} == {1, 2, 3}
+    assert {bound.row for bound in BOUNDS} <= {row.name for ranks in (4, 8) for row in rows(ranks)}
+
+
+def test_every_row_between_meshes_has_bounds_to_raw_and_to_the_libraries() -> None:
+    for row in (*between(4), *between(8)):
+        bounds = [bound for bound in BOUNDS if bound.row == row.name]
+        turned = "S(1)" in row.name
+        most = {bound.base: bound.most for bound in bounds}
+        assert {bound.time for bound in bounds} == {"gpu_us"}
+        assert most["raw"] == most["raw graph"] == (1.1 if turned else 1.05)
+        assert most["nccl.m2n"] == most["upstream"] == AHEAD < 1
+        assert {bound.contender for bound in bounds} >= {"refit", "refit graph"}
+
+
+def test_a_library_that_took_no_part_sets_no_bound() -> None:
+    found = result("2 to 2, S(0) to R, 34 MB", raw=100, reshard=100, upstream=100)
+    judged = [verdict for verdict in verdicts([found]) if "reshard" in verdict.text]
+    assert [verdict.holds for verdict in judged] == [True, False, True]  # raw, upstream (not ahead), memory
+    assert "target 7 GPU 1x upstream" in judged[1].text
+
+
+def test_of_many_verdicts_those_that_hold_are_not_shown() -> None:
+    held, failed, open_ = Verdict("a", True), Verdict("b", False), Verdict("c", None)
+    assert shown([held, failed, open_]) == [held, failed, open_]
+    assert shown([held, failed, open_] * MANY) == [failed, open_] * MANY
 
 
 def test_the_tally_counts_each_kind() -> None:

@@ -27,11 +27,14 @@ def noise(shape: Shape, seed: int, device: torch.device) -> torch.Tensor:
 
 
 def shard(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor | None:
-    """The part of the global tensor that a rank of a mesh of one dim holds; None outside the mesh."""
-    if rank not in layout.mesh.ranks:
+    """The part of the global tensor that a rank holds, which must have elements; None outside the mesh."""
+    places = layout.mesh.coordinates(rank)
+    if places is None:
         return None
-    (placement,), place = layout.placements, layout.mesh.ranks.index(rank)
-    return whole.chunk(len(layout.mesh.ranks), placement.dim)[place] if isinstance(placement, Shard) else whole
+    for placement, parts, place in zip(layout.placements, layout.mesh.shape, places, strict=True):
+        if isinstance(placement, Shard):
+            whole = whole.chunk(parts, placement.dim)[place]
+    return whole
 
 
 def octets(tensor: torch.Tensor) -> torch.Tensor:
@@ -51,26 +54,25 @@ class Case:
     destinations: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.src, self.dst = self.row.move.layouts(self.size)
-        self._seeds = {name: seed for seed, (name, _) in enumerate(self.row.tensors)}
-        for name, _ in self.row.tensors:
-            whole = self._whole(name)
-            source, truth = shard(whole, self.src, self.rank), shard(whole, self.dst, self.rank)
+        self._seeds = {one.name: seed for seed, one in enumerate(self.row.tensors)}
+        for one in self.row.tensors:
+            whole = self._whole(one.name)
+            source, truth = shard(whole, one.src, self.rank), shard(whole, one.dst, self.rank)
             if source is not None:
-                self.sources[name] = source.clone(memory_format=torch.contiguous_format)
+                self.sources[one.name] = source.clone(memory_format=torch.contiguous_format)
             if truth is not None:
-                self.destinations[name] = torch.empty(truth.shape, dtype=DTYPE, device=self.device)
+                self.destinations[one.name] = torch.empty(truth.shape, dtype=DTYPE, device=self.device)
 
     def truth(self, name: str) -> torch.Tensor:
         """What the destination has to hold, on a rank that has it."""
-        found = shard(self._whole(name), self.dst, self.rank)
+        found = shard(self._whole(name), self.row.tensors[self._seeds[name]].dst, self.rank)
         if found is None:
             raise KeyError(f"rank {self.rank} has no destination {name!r} in row {self.row.name!r}")
         return found.contiguous()
 
     def _whole(self, name: str) -> torch.Tensor:
         seed = self._seeds[name]
-        return noise(self.row.tensors[seed][1], seed, self.device)
+        return noise(self.row.tensors[seed].shape, seed, self.device)
 
     def poison(self) -> None:
         """Make every byte of the destination wrong."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from restripe.bench.contenders import Call, nothing
+from restripe.bench.calls import Call, nothing
 
 CYCLES = 2e9  # a second of a GPU that runs at 2 GHz; slower ones wait longer, which does no harm
 SLOT = 8  # words between two ranks' counters: a cache line each

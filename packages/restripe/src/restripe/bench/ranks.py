@@ -13,25 +13,32 @@ from typing import Any, NamedTuple
 import torch
 from torch._C._distributed_c10d import Store
 
+from restripe.bench.calls import Contender, Ready, Unfit
 from restripe.bench.case import Case
 from restripe.bench.clock import Clock
-from restripe.bench.contenders import Contender, Ready, Unfit
+from restripe.bench.crossing import crossing
+from restripe.bench.pieces import Way, staging
 from restripe.bench.results import Result, Timing, slowest
 from restripe.bench.rows import Row
 
 WARM = 3  # calls before the first that counts
 PATIENCE = 60.0  # seconds that a step may take; then the rank tells where it is and ends
+CROWDED = 5 * PATIENCE  # the same where several ranks share a GPU by slices of time
 
 
 @dataclass
 class Seat:
-    """A rank's place among the processes of the benchmark; `closing` ends what contenders were made with."""
+    """A rank's place among the processes of the benchmark.
+
+    `closing` ends what contenders were made with; `patience` is how many seconds a step may take.
+    """
 
     rank: int
     size: int
     device: torch.device
     store: Store
     gate: Path
+    patience: float = PATIENCE
     closing: ExitStack = field(default_factory=ExitStack)
     _told: int = 0
 
@@ -41,9 +48,9 @@ class Seat:
         self.store.set(f"told/{self._told}/{self.rank}", pickle.dumps(value))  # type: ignore[arg-type]  # torch types it narrower than it is
         return [pickle.loads(self.store.get(f"told/{self._told}/{rank}")) for rank in range(self.size)]  # noqa: S301 - our own
 
-    def alarm(self, patience: float = PATIENCE) -> None:
+    def alarm(self, patience: float | None = None) -> None:
         """Unless the next alarm is set within so many seconds, write where this process is and end it."""
-        faulthandler.dump_traceback_later(patience, exit=True)
+        faulthandler.dump_traceback_later(self.patience if patience is None else patience, exit=True)
 
 
 class _Entry(NamedTuple):
@@ -58,7 +65,7 @@ class _Entry(NamedTuple):
 def play(row: Row, contenders: Sequence[Contender], clock: Clock, seat: Seat) -> Result:
     """Play one row; every rank gets the same result."""
     case = Case(row, seat.rank, seat.size, seat.device)
-    result = Result(row.name, row.size, row.staging(seat.size))
+    result = Result(row.name, row.size, staging(row))
     entries = []
     for contender in contenders:
         entry = _enter(contender, case, seat)
@@ -71,6 +78,8 @@ def play(row: Row, contenders: Sequence[Contender], clock: Clock, seat: Seat) ->
         *told, extra = zip(*seat.tell((*zip(*times, strict=True), entry.extra)), strict=True)
         host, loop, wall, gpu = map(slowest, told)
         result.timings[entry.name] = Timing(host, loop, wall, gpu, entry.wrong, max(extra))
+    if Way.REPRESENTATIVE in result.timings:
+        result.crossing.update(crossing(row))
     return result
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
+from restripe.bench.crossing import Crossing
+
 TIMES = ("host_us", "loop_us", "wall_us", "gpu_us")
 
 
@@ -58,13 +60,14 @@ class Timing:
 
 @dataclass(frozen=True)
 class Result:
-    """One row: what was timed, and why the other contenders were not."""
+    """One row: what was timed, why the other contenders were not, and for rows with replicas what crosses on which path."""
 
     row: str
     size_bytes: int
     staging_bytes: int
     timings: dict[str, Timing] = field(default_factory=dict)
     unfit: dict[str, str] = field(default_factory=dict)
+    crossing: dict[str, Crossing] = field(default_factory=dict)
 
 
 def slowest(ranks: Sequence[Sequence[float]]) -> tuple[float, ...]:

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 
 import torch
-from torch.distributed.tensor import Replicate, Shard
 
-from restripe.layout import Layout, Mesh
+from restripe.analysis.mapping import Degrees, Move, moves
+from restripe.analysis.models import parameters
+from restripe.analysis.spelling import layout
 
 Shape = tuple[int, ...]
 DTYPE = torch.bfloat16
-
-
-class Move(StrEnum):
-    """Which layouts a row moves between, on any even number of GPUs."""
-
-    POINT = "first half of the GPUs to the second, S(0) to S(0)"
-    EXCHANGE = "S(0) to S(1) on all GPUs"
-    GATHER = "S(0) to R on all GPUs"
-
-    def layouts(self, size: int) -> tuple[Layout, Layout]:
-        """Source and destination on `size` ranks."""
-        half = size // 2
-        if self is Move.POINT:
-            return _line(range(half), Shard(0)), _line(range(half, 2 * half), Shard(0))
-        return _line(range(size), Shard(0)), _line(range(size), Shard(1) if self is Move.EXCHANGE else Replicate())
-
-
-def _line(ranks: range, placement: Shard | Replicate) -> Layout:
-    return Layout(Mesh((len(ranks),), tuple(ranks)), (placement,))
+SMALL, MB34, MB262, GIB = (64, 128), (4096, 4096), (25600, 5120), (32768, 16384)
+SIZES = {"34 MB": MB34, "262 MB": MB262, "1 GiB": GIB}
+#: Source and destination placements of the rows between disjoint meshes; those of two mesh dims are on 2 x n / 2 ranks.
+PLACEMENTS = (
+    ("S(0)", "S(0)"),
+    ("S(0)", "S(1)"),
+    ("S(1)", "S(0)"),
+    ("S(0)", "R"),
+    ("S(0)", "R,S(0)"),
+    ("R", "S(0)"),
+)
 
 
 @dataclass(frozen=True)
@@ -41,47 +32,96 @@ class Row:
 
     Args:
         name: how it is shown and chosen.
-        tensors: names and global shapes, in elements.
+        tensors: with the layouts of each.
         repeats: how often every contender is timed.
     """
 
     name: str
-    move: Move
-    tensors: tuple[tuple[str, Shape], ...]
+    tensors: tuple[Move, ...]
     repeats: int = 30
 
     @property
     def size(self) -> int:
         """Global bytes."""
-        return sum(math.prod(shape) for _, shape in self.tensors) * DTYPE.itemsize
+        return sum(one.numel for one in self.tensors) * DTYPE.itemsize
 
     @property
     def burst(self) -> int:
         """How many calls are timed on the GPU at a time, so that small ones add up to more than the clock's step."""
-        return max(1, min(20, 2**30 // self.size))
+        return max(1, min(20, self.repeats, 2**30 // self.size))
 
-    def staging(self, ranks: int) -> int:
-        """The most bytes that a move may allocate on a rank: of these layouts only an exchange sends noncontiguous pieces."""
-        return self.size // ranks * (ranks - 1) // ranks if self.move is Move.EXCHANGE else 0
+    @property
+    def once(self) -> Row:
+        """The same row, timed once: where bytes matter, and times do not."""
+        return replace(self, repeats=1)
 
 
-def rows() -> tuple[Row, ...]:
-    """The rows in the order of the table."""
-    small, mib34, mb262, gib = (64, 128), (4096, 4096), (25600, 5120), (32768, 16384)
+def rows(ranks: int) -> tuple[Row, ...]:
+    """The rows on so many ranks, in the order of the table."""
+    return (*common(ranks), *between(ranks))
+
+
+def common(ranks: int) -> Iterator[Row]:
+    """The rows on any even number of ranks: from the first half to the second, or on all."""
+    half = ranks // 2
+    first, second, every = f"{half}:S(0)", f"{half}:S(0)", f"{ranks}:S(0)"
+    yield _row("point 16 KiB", SMALL, first, second, half, 60)
+    yield _row("point 34 MB", MB34, first, second, half)
+    yield _row("point 262 MB", MB262, first, second, half)
+    yield _row("point 1 GiB", GIB, first, second, half)
+    yield _row("exchange 16 KiB", SMALL, every, f"{ranks}:S(1)", 0, 60)
+    yield _row("exchange 262 MB", MB262, every, f"{ranks}:S(1)")
+    yield _row("gather 262 MB", MB262, every, f"{ranks}:R")
+    src, dst = layout(first), layout(second, first=half)
+    yield Row("model 4B", tuple(Move(name, "", shape, DTYPE, src, dst) for name, shape in dense()), 20)
+
+
+def between(ranks: int) -> Iterator[Row]:
+    """The rows between disjoint meshes of several ranks, on four ranks and on eight."""
+    if ranks == 4:
+        yield from pair(2, 2)
+        yield model("TP2", "TP2")
+        yield model("DP2", "TP2")
+    if ranks == 8:
+        yield from pair(4, 4)
+        yield model("TP4", "TP4")
+        yield model("TP2xDP2", "TP4")
+        yield model("DP4", "TP4")
+        yield from pair(2, 6)
+        yield from pair(6, 2)
+
+
+def left_out(ranks: int) -> str:
+    """Which rows need another number of ranks, in a sentence; empty where none does."""
+    if ranks == 8:
+        return ""
     return (
-        _single("point 16 KiB", Move.POINT, small, 60),
-        _single("point 34 MB", Move.POINT, mib34),
-        _single("point 262 MB", Move.POINT, mb262),
-        _single("point 1 GiB", Move.POINT, gib),
-        _single("exchange 16 KiB", Move.EXCHANGE, small, 60),
-        _single("exchange 262 MB", Move.EXCHANGE, mb262),
-        _single("gather 262 MB", Move.GATHER, mb262),
-        Row("model 4B", Move.POINT, tuple(dense()), 20),
+        f"left out on {ranks} ranks: "
+        + "2 to 2, which needs 4, and " * (ranks != 4)
+        + "4 to 4, 2 to 6 and 6 to 2, which need 8"
     )
 
 
-def _single(name: str, move: Move, shape: Shape, repeats: int = 30) -> Row:
-    return Row(name, move, (("tensor", shape),), repeats)
+def pair(sources: int, destinations: int) -> Iterator[Row]:
+    """The rows from the first ranks to those after them."""
+    for src, dst in PLACEMENTS:
+        if "," in dst and destinations == 2:
+            continue  # 2 x 1 ranks, which is R
+        mesh = f"2x{destinations // 2}" if "," in dst else f"{destinations}"
+        for words, shape in SIZES.items():
+            name = f"{sources} to {destinations}, {src} to {dst}, {words}"
+            yield _row(name, shape, f"{sources}:{src}", f"{mesh}:{dst}", sources, 20)
+
+
+def model(train: str, generate: str) -> Row:
+    """The 4B model from a trainer to a generator, in the layouts of these degrees of parallelism."""
+    tensors = moves(parameters("qwen3-4b"), Degrees.of(train), Degrees.of(generate))
+    return Row(f"model 4B, {train} to {generate}", tuple(tensors), 10)
+
+
+def _row(name: str, shape: Shape, src: str, dst: str, first: int = 0, repeats: int = 30) -> Row:
+    """A row of one tensor; the destination's ranks count up from `first`."""
+    return Row(name, (Move("tensor", "", shape, DTYPE, layout(src), layout(dst, first=first)),), repeats)
 
 
 def dense(

@@ -27,8 +27,16 @@ def table(result: Result) -> Table:
         drawn.add_column(head, justify="right")
     for name, timing in result.timings.items():
         drawn.add_row(name, *_cells(timing, result))
-    drawn.caption = "\n".join(f"{name}: {reason}" for name, reason in result.unfit.items())
+    drawn.caption = "\n".join([*crossings(result), *(f"{name}: {reason}" for name, reason in result.unfit.items())])
     return drawn
+
+
+def crossings(result: Result) -> list[str]:
+    """What crosses from rank to rank before replicas share it, a line a path; nothing where there are no replicas."""
+    return [
+        f"crosses before replicas share, {name}: {found.total:,} bytes, {found.busiest:,} at most into one rank"
+        for name, found in result.crossing.items()
+    ]
 
 
 def _cells(timing: Timing, result: Result) -> list[str]:

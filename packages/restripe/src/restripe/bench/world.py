@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -19,15 +21,21 @@ from torch._C._distributed_c10d import TCPStore
 
 from restripe import comm
 from restripe.api import Resharder
+from restripe.bench.calls import Contender
 from restripe.bench.clock import Clock, Gate
-from restripe.bench.contenders import Contender, ModuleWire, own
-from restripe.bench.ranks import PATIENCE, Seat, play
+from restripe.bench.contenders import GraphRefit, own
+from restripe.bench.ranks import CROWDED, PATIENCE, Seat, play
 from restripe.bench.results import Result
 from restripe.bench.rows import Row
+from restripe.bench.wires import ModuleWire
 from restripe.comm import Communicator
 
 HOST = "127.0.0.1"
 LEAVE = 20.0  # seconds for a process to end by itself
+SHORTEST, EACH, LONGEST = 240.0, 30.0, 510.0  # seconds of a run: at least, a row, and at most
+#: What lets ranks share a GPU, from NCCL 2.30 on.
+SHARING = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8"}
+NO_TIMES = "several ranks share a GPU: times say nothing, only bytes do"
 
 
 class BenchError(RuntimeError):
@@ -54,15 +62,39 @@ class Group:
 
 def meet(seat: Seat, name: str) -> Communicator:
     """A communicator of all ranks that restripe makes; the same names in the same order on every rank."""
-    made = comm.meet(seat.store, f"bench/{name}", seat.rank, seat.size, seat.device, timedelta(seconds=PATIENCE))
+    made = comm.meet(seat.store, f"bench/{name}", seat.rank, seat.size, seat.device, timedelta(seconds=seat.patience))
     seat.closing.callback(made.abort)
     return made
 
 
 def restripes(seat: Seat) -> list[Contender]:
     """restripe's ways, and raw through its own communicators."""
-    wires = [ModuleWire(meet(seat, name)) for name in ("raw", "graph", "each")]
-    return own(seat.closing.enter_context(Resharder(Group(meet(seat, "group")))), wires)
+    wires = [ModuleWire(meet(seat, name), seat.closing) for name in ("raw", "graph", "each")]
+    session = seat.closing.enter_context(Resharder(Group(meet(seat, "group"))))
+    graph = GraphRefit(Group(meet(seat, "refit graph")), seat.closing.enter_context(ExitStack()))
+    return own(session, graph, wires, seat.size)
+
+
+def taking_part(asked: int | None = None) -> int:
+    """How many ranks take part: as asked, an even number, or as many as there are GPUs.
+
+    Raises:
+        BenchError: there are not two GPUs, or the number is not even.
+    """
+    found = gpus()
+    if asked is not None and (asked < 2 or asked % 2):
+        raise BenchError(f"expected an even number of ranks, at least two, got {asked}")
+    return found if asked is None else asked
+
+
+def allowed(rows: Sequence[Row]) -> float:
+    """The seconds that a run of these rows may take."""
+    return min(LONGEST, max(SHORTEST, EACH * len(rows)))
+
+
+def crowded(ranks: int) -> bool:
+    """Whether several ranks share a GPU."""
+    return ranks > torch.cuda.device_count()
 
 
 def gpus() -> int:
@@ -80,7 +112,9 @@ def gpus() -> int:
 def results(
     rows: Sequence[Row], make: Callable[[Seat], Sequence[Contender]], size: int, limit: float
 ) -> Iterator[Result]:
-    """Play the rows on `size` GPUs, and give each row's result as it comes.
+    """Play the rows on `size` ranks, and give each row's result as it comes.
+
+    A rank has a GPU to itself where there are enough. Else every row is timed once, and only its bytes say anything.
 
     Args:
         limit: seconds after which the processes are ended.
@@ -88,6 +122,8 @@ def results(
     Raises:
         BenchError: a process ended early, or time ran out.
     """
+    if crowded(size):
+        rows = [row.once for row in rows]
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="restripe-bench-") as folder:
@@ -128,10 +164,11 @@ def _end(ranks: Sequence[BaseProcess], what: str) -> NoReturn:
 
 def serve(rank: int, plan: Plan, outlet: Connection) -> None:
     """What one process does: rank 0 sends the results."""
-    device = home(rank)
-    store = TCPStore(HOST, plan.port, is_master=False, timeout=timedelta(seconds=PATIENCE))
-    seat = Seat(rank, plan.size, device, store, plan.gate)
-    seat.alarm(2 * PATIENCE)
+    patience = CROWDED if crowded(plan.size) else PATIENCE
+    device = home(rank, plan.size)
+    store = TCPStore(HOST, plan.port, is_master=False, timeout=timedelta(seconds=patience))
+    seat = Seat(rank, plan.size, device, store, plan.gate, patience)
+    seat.alarm(2 * patience)
     with seat.closing, torch.no_grad(), torch.cuda.stream(torch.cuda.Stream(device)):
         contenders = plan.make(seat)
         clock = Clock(Gate(seat.gate, rank, plan.size), _align(seat))
@@ -143,10 +180,13 @@ def serve(rank: int, plan: Plan, outlet: Connection) -> None:
     faulthandler.cancel_dump_traceback_later()
 
 
-def home(rank: int) -> torch.device:
-    """The GPU of a rank, made this process's current one."""
-    torch.cuda.set_device(rank)
-    return torch.device("cuda", rank)
+def home(rank: int, ranks: int) -> torch.device:
+    """The GPU of a rank, made this process's current one; ranks go round where there are fewer GPUs."""
+    if crowded(ranks):
+        os.environ.update(SHARING)  # before NCCL is first called, which is when it looks at them
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
 def _align(seat: Seat) -> Callable[[], object]:
