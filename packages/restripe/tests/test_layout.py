@@ -1,6 +1,8 @@
 """Meshes and layouts refuse bad values at birth."""
 
+import pickle
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import product
 from typing import Any
 
@@ -157,3 +159,14 @@ def test_replica_groups_are_found_whatever_the_default_device() -> None:
     with torch.device("meta"):
         groups = replica_groups(Layout(Mesh((2, 2), (3, 1, 0, 2)), (Replicate(), Shard(0))))
     assert groups == ((3, 0), (1, 2))
+
+
+def test_what_a_process_computed_does_not_go_to_another() -> None:
+    """Hashes of None and of texts differ between processes; one that came along would make equal meshes unequal."""
+    layout = Layout(Mesh((2,), (3, 1), hosts=("a", "b")), (Shard(0),))
+    for one in (layout, layout.mesh):
+        computed = hash(one)
+        copy = pickle.loads(pickle.dumps(one))
+        assert set(vars(copy)) == {field.name for field in fields(one)}
+        assert copy == one
+        assert hash(copy) == computed

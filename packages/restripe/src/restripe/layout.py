@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from hashlib import blake2b
 from operator import index
@@ -147,6 +147,9 @@ class Mesh:
     def __hash__(self) -> int:
         return self._hash
 
+    def __getstate__(self) -> dict[str, Any]:
+        return _given(self)
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
@@ -232,6 +235,9 @@ class Layout:
     def __hash__(self) -> int:
         return self._hash
 
+    def __getstate__(self) -> dict[str, Any]:
+        return _given(self)
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
@@ -249,6 +255,11 @@ class Layout:
     def replicas(self) -> int:
         """How many ranks hold each region."""
         return math.prod(self.mesh.shape[m] for m in self.replicating)
+
+
+def _given(one: Mesh | Layout) -> dict[str, Any]:
+    """What goes to another process: the fields, not what was computed from them, since hashes are another there."""
+    return {each.name: getattr(one, each.name) for each in fields(one)}
 
 
 def counted(layout: Layout, ndim: int) -> Layout:
