@@ -1,6 +1,6 @@
 """Meshes and layouts refuse bad values at birth."""
 
-import pickle
+import copy
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
@@ -166,7 +166,7 @@ def test_what_a_process_computed_does_not_go_to_another() -> None:
     layout = Layout(Mesh((2,), (3, 1), hosts=("a", "b")), (Shard(0),))
     for one in (layout, layout.mesh):
         computed = hash(one)
-        copy = pickle.loads(pickle.dumps(one))
-        assert set(vars(copy)) == {field.name for field in fields(one)}
-        assert copy == one
-        assert hash(copy) == computed
+        other = copy.copy(one)
+        assert set(vars(other)) == {field.name for field in fields(one)}
+        assert other == one
+        assert hash(other) == computed
