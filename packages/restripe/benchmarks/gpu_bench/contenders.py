@@ -24,6 +24,7 @@ from restripe.bench.case import Case
 from restripe.bench.contenders import GraphRefit, OneByOne, own
 from restripe.bench.ranks import Seat, why
 from restripe.bench.wires import Messages
+from restripe.bench.world import crowded
 from restripe.comm.nccl import NcclCommunicator
 
 BYTES = 1  # ncclUint8
@@ -179,13 +180,16 @@ class Absent:
 
 
 def every(seat: Seat) -> Sequence[Contender]:
-    """All contenders, in the order of the table."""
+    """All contenders, in the order of the table; restripe's own and raw alone where ranks share a GPU."""
     group = Group(seat.rank, seat.size, meet(seat, "group"))
     wires = [BindingsWire(meet(seat, name), seat.closing) for name in ("raw", "graph", "each")]
     alone = Group(seat.rank, seat.size, meet(seat, "refit graph"))
     graph = GraphRefit(alone, seat.closing.enter_context(ExitStack()))
+    ours = own(seat.closing.enter_context(Resharder(group)), graph, wires, seat.size)
+    if crowded(seat.size):
+        return ours  # other libraries are not made for it, and one that breaks down takes its process along
     return [
-        *own(seat.closing.enter_context(Resharder(group)), graph, wires, seat.size),
+        *ours,
         _or_absent(Redistribute.name, seat, lambda: Redistribute(seat)),
         _or_absent(M2N.name, seat, lambda: M2N(seat)),
         _or_absent("upstream", seat, lambda: upstream(group)),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import Replicate, Shard
@@ -22,8 +21,7 @@ PLANNER = 3  # raised when the same arguments plan otherwise than before
 CLEAR = b'{"told": {"call": "clear"}}'
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(NamedTuple):
     """What one call moves: two ranks with equal terms make the same plans."""
 
     dtype: str
@@ -38,9 +36,6 @@ class Terms:
             shape=_text([str(item.shape) for item in items]),
             layouts=_digest([f"{item.name!r} {_spell(item.src)} {_spell(item.dst)}" for item in items]),
         )
-
-    def __hash__(self) -> int:
-        return hash(self.layouts)  # which names every tensor
 
     def told(self) -> dict[str, Any]:
         """What a record tells of a call with these terms."""

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 
+from restripe.agreement import Terms
 from restripe.arguments import Given, Told, Whole, check, check_memory
 from restripe.binding import bind
 from restripe.comm import Communicator
@@ -30,7 +31,7 @@ class Call(NamedTuple):
     anything: it is raised after the exchange. `turn` is the first item's; see `plan`.
     """
 
-    key: Hashable | None
+    key: Terms | None
     items: Sequence[Whole]
     tensors: Sequence[torch.Tensor | None]
     told: tuple[Told, ...]
@@ -44,7 +45,7 @@ class Call(NamedTuple):
         return zip(self.items, given[::2], given[1::2], strict=True)
 
 
-def faulty(key: Hashable | None, rank: int, error: ReshardError) -> Call:
+def faulty(key: Terms | None, rank: int, error: ReshardError) -> Call:
     """A call whose arguments could not be read."""
     return Call(key, (), (), (), at(rank, error), 0)
 
@@ -72,8 +73,8 @@ class Bound:
 
     `program` is what to run, `splits` the layouts whose replicas are split, each once; `reaches` has the bytes that each item's
     source and destination span, 0 where this rank reads and writes none of them; `lazy` says that some tensor is a conj or neg
-    view, for which another one stands in. `starts` is where the tensors lay
-    at the last call, and `posts` what it sent and received there by round, where that is all there is to do.
+    view, for which another one stands in. `starts` is where the tensors lay at the last call, and `posts` what it sent and
+    received there by round, where that is all there is to do and the transport takes addresses.
     """
 
     program: Program
@@ -83,10 +84,10 @@ class Bound:
     starts: list[int | None] = field(default_factory=list)
     posts: list[tuple[Posts, Posts]] | None = None
 
-    def lie_at(self, starts: list[int | None]) -> None:
-        """Take in where the tensors of a call lie, which share nothing there."""
+    def lie_at(self, starts: list[int | None], *, posting: bool) -> None:
+        """Take in where the tensors of a call lie, which share nothing there; posting: whether the transport takes addresses."""
         self.starts = starts
-        if self.program.plain and not self.lazy:
+        if posting and self.program.plain and not self.lazy and not self.splits:
             self.posts = [posts(step, starts) for step in self.program.rounds if step.sends or step.receives]
 
 

@@ -27,6 +27,7 @@ from restripe.streams import Mark, hold
 
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
 SHAPES = 16  # ways that the tensors of one call may lie, of which a group keeps what they are bound to
+Single = tuple[agreement.Terms, tuple[Whole]]  # a call of one tensor
 Seen = tuple[Options, tuple[Told, ...], list[Look | None]]
 
 
@@ -60,11 +61,11 @@ class State:
         self._check: Any = os.environ.get("RESTRIPE_CHECK") or "first"
         self._options: dict[Any, Options] = {}
         self._generation = 0
-        self._agreed: set[Hashable] = set()
-        self.near: dict[Hashable, tuple[Whole, Any, Any]] = {}
-        self.wholes: Recent[Hashable, Whole] = Recent(PLANS)
+        self._agreed: set[agreement.Terms | None] = set()
+        self.near: dict[Hashable, tuple[Single, Any, Any]] = {}
+        self.singles: Recent[Hashable, Single] = Recent(PLANS)
         self._plans: Recent[Pair, dict[int, RankPlan]] = Recent(PLANS)
-        self._warm: Recent[Hashable, dict[int, Warm]] = Recent(PLANS)
+        self._warm: Recent[agreement.Terms | None, dict[int, Warm]] = Recent(PLANS)
 
     def options(self, group: Any, check: Check | None) -> Options:
         """How a call is made: with the check mode given, or the group's `check`, or what RESTRIPE_CHECK said at first use."""
@@ -91,16 +92,14 @@ class State:
         self._links = Links(comm.connect(group, self._generation), owned=self._brings is None)
         return self._links
 
-    def agree(
-        self, links: Links, key: Hashable, fault: ReshardError | None, items: Sequence[Whole], options: Options
-    ) -> None:
+    def agree(self, links: Links, key: agreement.Terms | None, fault: ReshardError | None, options: Options) -> None:
         """Raise this call's fault: on every rank where the call exchanges a record, else on the rank that holds it.
 
         A rank whose own arguments make no key takes part where nothing was agreed on so far, since all then exchange.
         """
         fresh = not self._agreed if key is None else key not in self._agreed
         if options.check == "always" or (options.check == "first" and fresh):
-            self._exchange(links, fault, agreement.Terms.of(items).told(), options)
+            self._exchange(links, fault, {} if key is None else key.told(), options)
             self._agreed.add(key)
         elif fault is not None:
             raise fault
@@ -198,8 +197,8 @@ class State:
             remember(warm.known, geometry, bound, SHAPES)
         else:
             fault = overlap(call, bound.reaches)
-            self.agree(links, call.key, None if fault is None else at(links.base.rank, fault), call.items, options)
-        bound.lie_at([None if one is None else one[0] for one in lies])
+            self.agree(links, call.key, None if fault is None else at(links.base.rank, fault), options)
+        bound.lie_at([None if one is None else one[0] for one in lies], posting=links.post is not None)
         warm.seen, warm.bound = seen, bound
         self._warm.made(call.key, dict)[call.turn] = warm
         return bound
@@ -209,18 +208,17 @@ class State:
         base = links.base
         places = zip(call.items, turns(call.items), strict=True)  # no item where the call is faulty
         plans = [self._plan(item, base.rank, call.turn + turn) for item, turn in places]
-        self.agree(links, call.key, call.fault or fault_in(call, plans, base), call.items, options)
+        self.agree(links, call.key, call.fault or fault_in(call, plans, base), options)
         with self._tearing():
             return bound_to(call, plans, options.staging_bytes)
 
     def _move(self, links: Links, call: Call, bound: Bound, stream: Any) -> None:
         try:
-            # Splits are collective, also for ranks that only send.
-            replicas = [links.replicas(layout) for layout in bound.splits] if bound.splits else []
             if bound.posts is not None and links.post is not None:
                 for sends, receives in bound.posts:
                     links.post(sends, receives, stream)
                 return
+            replicas = [links.replicas(layout) for layout in bound.splits]  # collective, also for ranks that only send
             tensors = stand_ins(call.tensors) if bound.lazy else call.tensors
             starts = addresses(tensors) if bound.lazy else bound.starts
             execute(bound.program, tensors, starts, links.base, replicas, stream)
@@ -285,5 +283,5 @@ class State:
 
     def _forget(self) -> None:
         """Drop what was agreed on, planned and bound."""
-        for table in (self._agreed, self.near, self.wholes, self._plans, self._warm):
+        for table in (self._agreed, self.near, self.singles, self._plans, self._warm):
             table.clear()

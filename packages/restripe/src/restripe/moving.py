@@ -11,10 +11,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from restripe.agreement import Terms
 from restripe.arguments import Told, Whole, layouts, read_pair, sizes
 from restripe.call import Call, Check, faulty
 from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError, ShapeError
-from restripe.group import PLANS, State
+from restripe.group import PLANS, Single, State
 from restripe.joining import Joined
 from restripe.layout import Layout, Mesh, counted
 from restripe.recent import remember
@@ -48,8 +49,8 @@ def move(
     try:
         tensors, told = read_pair(src, dst)
         shape = shape if type(shape) is tuple else _shape(shape, told)
-        item = _whole(calls, src_side, dst_side, group, shape, dtype or _dtype(tensors, told))
-        call = Call(item, (item,), tensors, told, None, calls.calls % item.src.replicas)
+        key, items = _single(calls, src_side, dst_side, group, shape, dtype or _dtype(tensors, told))
+        call = Call(key, items, tensors, told, None, calls.calls % items[0].src.replicas)
     except ReshardError as error:
         call = faulty(None, links.base.rank, error)
     return calls.run(links, call, how, stream)
@@ -76,9 +77,9 @@ def _dtype(tensors: Sequence[torch.Tensor | None], told: Sequence[Told]) -> torc
     return None
 
 
-def _whole(
+def _single(
     calls: State, src: Side, dst: Side, group: Any, shape: tuple[int, ...] | None, dtype: torch.dtype | None
-) -> Whole:
+) -> Single:
     """What a call moves; remembered for meshes and placements that cannot change, first by which objects they are."""
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise DtypeError(f"expected dtype to be a torch.dtype, got {dtype!r}")
@@ -91,14 +92,15 @@ def _whole(
         return known[0]
     one, other = _key(src), _key(dst)
     key = None if one is None or other is None else (one, other, shape, dtype)
-    whole = None if key is None else calls.wholes.get(key)
-    if whole is None:
-        whole = _read(src, dst, group, calls.links(group).base.size, shape, dtype)
+    single = None if key is None else calls.singles.get(key)
+    if single is None:
+        item = _read(src, dst, group, calls.links(group).base.size, shape, dtype)
+        single = Terms.of((item,)), (item,)
         if key is not None:
-            calls.wholes.keep(key, whole)
+            calls.singles.keep(key, single)
     if _lasting(src) and _lasting(dst):
-        remember(calls.near, near, (whole, src, dst), PLANS)  # an id is no other object's while its own is kept
-    return whole
+        remember(calls.near, near, (single, src, dst), PLANS)  # an id is no other object's while its own is kept
+    return single
 
 
 def _lasting(side: Side) -> bool:
