@@ -13,7 +13,7 @@ import torch
 
 from restripe.agreement import Terms
 from restripe.arguments import SIDES, Item, Told, Whole, about, check_ranks, read_all
-from restripe.call import STAGING_BYTES, Call, Check, Options, at, faulty
+from restripe.call import STAGING_BYTES, Check, Options, at
 from restripe.errors import DtypeError, LayoutError, MissingTensorError, PeerTimeoutError, ReshardError
 from restripe.layout import Layout, counted
 from restripe.links import Links
@@ -205,10 +205,9 @@ class Refit:
         links = self._own if self._own is not None and self._own.live else self._calls.links(self._group)
         try:
             tensors, told = self._given(src, dst)
-            call = Call(self.terms, self.items, tensors, told, None, 0)
         except ReshardError as error:
-            call = faulty(self.terms, links.base.rank, error)
-        return Work(self._calls.run(links, call, self._options, stream))
+            self._calls.refuse(links, self.terms, error, self._options)
+        return Work(self._calls.run(links, self.terms, self.items, tensors, told, 0, self._options, stream))
 
     def _given(
         self, src: Mapping[str, Any] | None, dst: Mapping[str, Any] | None

@@ -25,17 +25,15 @@ STAGING_BYTES = 256 * 2**20
 class Call(NamedTuple):
     """What one call asks for.
 
-    `key` stands for it among the agreements; None where a fault leaves it unknown. `items` are in the same order on every rank.
-    `tensors` has this rank's local tensors, source and destination of each item in turn; `told` the shape and dtype that each
-    one's reference tells, none at all where tensors are passed as they are. `fault` is what reading the arguments raised, if
-    anything: it is raised after the exchange. `turn` is the first item's; see `plan`.
+    `key` stands for it among the agreements. `items` are in the same order on every rank. `tensors` has this rank's local
+    tensors, source and destination of each item in turn; `told` the shape and dtype that each one's reference tells, none at
+    all where tensors are passed as they are. `turn` is the first item's; see `plan`.
     """
 
-    key: Terms | None
+    key: Terms
     items: Sequence[Whole]
     tensors: Sequence[torch.Tensor | None]
     told: tuple[Told, ...]
-    fault: ReshardError | None
     turn: int
 
     def sides(self) -> Iterator[tuple[Whole, Given, Given]]:
@@ -43,11 +41,6 @@ class Call(NamedTuple):
         told = self.told or ((None, None),) * len(self.tensors)
         given = [Given(*one, local) for one, local in zip(told, self.tensors, strict=True)]
         return zip(self.items, given[::2], given[1::2], strict=True)
-
-
-def faulty(key: Terms | None, rank: int, error: ReshardError) -> Call:
-    """A call whose arguments could not be read."""
-    return Call(key, (), (), (), at(rank, error), 0)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import os
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from restripe import agreement, comm
 from restripe.arguments import Item, Look, Told, Whole, addresses, looks
-from restripe.call import Bound, Call, Check, Options, Pair, at, bound_to, fault_in, faulty, overlap, pair_of, stand_ins
+from restripe.call import Bound, Call, Check, Options, Pair, at, bound_to, fault_in, overlap, pair_of, stand_ins
 from restripe.errors import CaptureError, MissingTensorError, ReshardError
 from restripe.execution import execute
 from restripe.links import Links
@@ -149,48 +149,67 @@ class State:
             self.torn = True
             raise
 
-    def run(self, links: Links, call: Call, options: Options, stream: Any = None) -> Mark | None:
-        """One call: check, agree, split, and move the tensors. On CUDA it gives a mark that the stream passes at its end."""
+    def run(
+        self,
+        links: Links,
+        key: agreement.Terms,
+        items: Sequence[Whole],
+        tensors: Sequence[torch.Tensor | None],
+        told: tuple[Told, ...],
+        turn: int,
+        options: Options,
+        stream: Any = None,
+    ) -> Mark | None:
+        """One call: check, agree, split, and move the tensors; see `Call`.
+
+        On CUDA it gives a mark that the stream passes at its end.
+        """
         streams = links.streams
         if streams is not None and stream is not None and stream != streams.current():
             with torch.cuda.stream(stream):
-                return self.run(links, call, options)
-        self.calls += 1
+                return self.run(links, key, items, tensors, told, turn, options)
         try:
-            seen: Seen = options, call.told, looks(call.tensors)
+            seen: Seen = options, told, looks(tensors)
         except RuntimeError as error:
-            unreadable = MissingTensorError(
-                f"expected dense tensors, whose elements lie at strides in memory ({error})"
-            )
-            call, seen = faulty(call.key, links.base.rank, unreadable), (options, (), [])
+            message = f"expected dense tensors, whose elements lie at strides in memory ({error})"
+            self.refuse(links, key, MissingTensorError(message), options)
+        self.calls += 1
         recorded = streams is not None and torch.cuda.is_current_stream_capturing()
-        turns = self._warm.get(call.key)
-        warm = None if turns is None else turns.get(call.turn)
+        turns = self._warm.get(key)
+        warm = None if turns is None else turns.get(turn)
         bound = None if warm is None or warm.seen != seen else warm.bound  # at fault in nothing, and agreed on
-        if bound is None or recorded or options.check == "always" or call.fault is not None:
-            bound = self._bound_to(links, call, seen, recorded=recorded)
+        if bound is None or recorded or options.check == "always":
+            bound = self._bound_to(links, Call(key, items, tensors, told, turn), seen, recorded=recorded)
         if streams is None:
-            self._move(links, call, bound, stream)
+            self._move(links, tensors, bound, stream)
             return None
         stream = streams.current()
         if recorded:
-            self._move(links, call, bound, stream)
+            self._move(links, tensors, bound, stream)
             return None
         mark = streams.after(stream)
         try:
-            self._move(links, call, bound, stream)
+            self._move(links, tensors, bound, stream)
         finally:
-            hold(call.tensors, stream)
+            hold(tensors, stream)
         return mark
+
+    def refuse(self, links: Links, key: agreement.Terms | None, error: ReshardError, options: Options) -> NoReturn:
+        """A call of which this rank cannot read its part, and maybe not even what it moves: it counts, and raises."""
+        self.calls += 1
+        fault = at(links.base.rank, error)
+        if links.streams is None or not torch.cuda.is_current_stream_capturing():
+            self.agree(links, key, fault, options)
+        raise fault
 
     def _bound_to(self, links: Links, call: Call, seen: Seen, *, recorded: bool) -> Bound:
         """What the call is bound to, after every check that it needs."""
         options, told, lies = seen
         geometry = options, told, tuple([None if one is None else one[1:] for one in lies])
         warm = (self._warm.get(call.key) or {}).get(call.turn) or Warm()
-        bound = None if call.fault is not None else warm.known.get(geometry)
+        bound = warm.known.get(geometry)
         if recorded:
-            self._capturable(links, call, bound)
+            self._capturable(links, bound)
             options = replace(options, check="off")  # agreed on when it was warmed
         if bound is None:
             bound = self._bind(links, call, options)
@@ -206,36 +225,36 @@ class State:
     def _bind(self, links: Links, call: Call, options: Options) -> Bound:
         """The first call with such tensors: plan, check, agree and bind."""
         base = links.base
-        places = zip(call.items, turns(call.items), strict=True)  # no item where the call is faulty
+        places = zip(call.items, turns(call.items), strict=True)
         plans = [self._plan(item, base.rank, call.turn + turn) for item, turn in places]
-        self.agree(links, call.key, call.fault or fault_in(call, plans, base), options)
+        self.agree(links, call.key, fault_in(call, plans, base), options)
         with self._tearing():
             return bound_to(call, plans, options.staging_bytes)
 
-    def _move(self, links: Links, call: Call, bound: Bound, stream: Any) -> None:
+    def _move(self, links: Links, given: Sequence[torch.Tensor | None], bound: Bound, stream: Any) -> None:
         try:
             if bound.posts is not None and links.post is not None:
                 for sends, receives in bound.posts:
                     links.post(sends, receives, stream)
                 return
             replicas = [links.replicas(layout) for layout in bound.splits]  # collective, also for ranks that only send
-            tensors = stand_ins(call.tensors) if bound.lazy else call.tensors
+            tensors = stand_ins(given) if bound.lazy else given
             starts = addresses(tensors) if bound.lazy else bound.starts
             execute(bound.program, tensors, starts, links.base, replicas, stream)
-            for caller, written in zip(call.tensors[1::2], tensors[1::2], strict=True) if bound.lazy else ():
+            for caller, written in zip(given[1::2], tensors[1::2], strict=True) if bound.lazy else ():
                 hand_back(caller, written)
         except BaseException:
             self.torn = True
             raise
 
-    def _capturable(self, links: Links, call: Call, bound: Bound | None) -> None:
+    def _capturable(self, links: Links, bound: Bound | None) -> None:
         """Refuse to be recorded in a CUDA graph where that would need what cannot be recorded, or could be shared."""
         if links is self._links:
             raise CaptureError(
                 f"rank {links.base.rank}: a CUDA graph needs communicators of its own: prepare the items with graph=True, "
                 "run the refit once, then capture it"
             )
-        if call.fault is None and (bound is None or not all(map(links.known, bound.splits))):
+        if bound is None or not all(map(links.known, bound.splits)):
             raise CaptureError(
                 f"rank {links.base.rank}: the refit is cold: run it once outside the capture with tensors of the same sizes "
                 "and strides, then capture it"

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from restripe.agreement import Terms
 from restripe.arguments import Told, Whole, layouts, read_pair, sizes
-from restripe.call import Call, Check, faulty
+from restripe.call import Check
 from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError, ShapeError
 from restripe.group import PLANS, Single, State
 from restripe.joining import Joined
@@ -50,10 +50,10 @@ def move(
         tensors, told = read_pair(src, dst)
         shape = shape if type(shape) is tuple else _shape(shape, told)
         key, items = _single(calls, src_side, dst_side, group, shape, dtype or _dtype(tensors, told))
-        call = Call(key, items, tensors, told, None, calls.calls % items[0].src.replicas)
     except ReshardError as error:
-        call = faulty(None, links.base.rank, error)
-    return calls.run(links, call, how, stream)
+        calls.refuse(links, None, error, how)
+    turn = calls.calls % items[0].src.replicas
+    return calls.run(links, key, items, tensors, told, turn, how, stream)
 
 
 def _shape(shape: Sequence[int] | None, told: Sequence[Told]) -> tuple[int, ...] | None:
