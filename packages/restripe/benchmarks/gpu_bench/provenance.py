@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -72,4 +73,4 @@ def _output(*command: str) -> str:
     if shutil.which(command[0]) is None:
         return ""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)  # noqa: S603, RUF100
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).strip() if done.returncode == 0 else ""  # nvidia-smi underlines

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,3 +27,13 @@ def test_without_nvidia_s_tools_there_are_no_gpus(monkeypatch: pytest.MonkeyPatc
     told = provenance()
     assert told["gpus"] == told["driver"] == told["links"] == []
     assert "0 x no GPU" in summary(told)
+
+
+def test_the_topology_is_told_without_what_a_terminal_underlines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nprintf '\\033[4mGPU0\\tGPU1\\033[0m\\n'\n", encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert provenance()["topology"] == ["GPU0\tGPU1"]
