@@ -9,14 +9,11 @@ import torch
 
 from reshard_conformance.trace import Tracer
 
-Place = tuple[int, int]  # address, length in bytes
+Post = tuple[int, int, int]
 
 
-def lying_at(place: Any) -> torch.Tensor:
-    """The bytes at an address; a tensor as it is."""
-    if isinstance(place, torch.Tensor):
-        return place
-    address, length = place
+def lying_at(address: int, length: int) -> torch.Tensor:
+    """The bytes at an address."""
     return torch.frombuffer((ctypes.c_uint8 * length).from_address(address), dtype=torch.uint8)
 
 
@@ -29,18 +26,20 @@ class Posting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._base, name)
 
-    def post(self, sends: list[tuple[int, int, int]], receives: list[tuple[int, int, int]], stream: Any = None) -> None:
+    def post(self, sends: list[Post], receives: list[Post], stream: Any = None) -> None:
         with self.group():
             for address, length, peer in sends:
-                self.send(lying_at((address, length)), peer, stream)
+                self.send(lying_at(address, length), peer, stream)
             for address, length, peer in receives:
-                self.recv(lying_at((address, length)), peer, stream)
+                self.recv(lying_at(address, length), peer, stream)
 
-    def all_gather(self, output: Place, part: Place, stream: Any = None) -> None:
-        self._base.all_gather(lying_at(output), lying_at(part), stream)
-
-    def broadcast(self, buffer: Place, root: int, stream: Any = None) -> None:
-        self._base.broadcast(lying_at(buffer), root, stream)
+    def share(self, gathers: list[Post], spreads: list[Post], stream: Any = None) -> None:
+        with self.group():
+            for into, out, length in gathers:
+                whole = lying_at(into, length * self._base.size)
+                self.all_gather(whole, lying_at(out, length), stream)
+            for address, length, root in spreads:
+                self.broadcast(lying_at(address, length), root, stream)
 
     def split(self, color: int | None, key: int) -> Posting | None:
         made: Any = self._base.split(color, key)

@@ -309,11 +309,14 @@ class Poster(Wire):
     def post(self, sends: Any, receives: Any, stream: Any = None) -> None:
         self.calls.append(("post", sends, receives, stream))
 
+    def share(self, gathers: Any, spreads: Any, stream: Any = None) -> None:
+        self.calls.append(("share", gathers, spreads, stream))
+
 
 def test_a_transport_with_post_is_given_addresses_and_lengths() -> None:
     src, dst = torch.arange(9, dtype=torch.int16)[3:], torch.zeros(6, dtype=torch.int16)
     base: Any = Poster()
-    replicas, stream = wire(), object()
+    replicas, stream = Poster(), object()
     step = replace(
         TURN, sends=[(Span(0, 2, 4), 1), (Span(2, 1, 2), 0)], packs=[], unpacks=[], receives=[(Span(1, 0, 2), 1)]
     )
@@ -323,8 +326,7 @@ def test_a_transport_with_post_is_given_addresses_and_lengths() -> None:
     assert first == (src.data_ptr() + 2, 4, 1)
     assert staged[1:] == (2, 0)
     assert received == [(dst.data_ptr(), 2, 1)]
-    gathered = ("all_gather", *[(dst.data_ptr() + at, n) for at, n in ((0, 4), (2, 2))], stream)
-    assert replicas.calls == [("group",), gathered, ("end",)]
+    assert replicas.calls == [("share", [(dst.data_ptr(), dst.data_ptr() + 2, 2)], [], stream)]
 
 
 def test_the_fan_outs_of_one_split_go_in_one_group() -> None:

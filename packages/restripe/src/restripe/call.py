@@ -15,7 +15,7 @@ from restripe.comm import Communicator
 from restripe.errors import PRECEDENCE, LayoutError, ReshardError
 from restripe.layout import Layout
 from restripe.planning import RankPlan, Reason, rounds
-from restripe.program import Posts, Program, posts
+from restripe.program import Posted, Program, posted
 from restripe.staging import geometry, readable, writable
 
 Check = Literal["first", "always", "off"]
@@ -67,7 +67,7 @@ class Bound:
     `program` is what to run, `splits` the layouts whose replicas are split, each once; `reaches` has the bytes that each item's
     source and destination span, 0 where this rank reads and writes none of them; `lazy` says that some tensor is a conj or neg
     view, for which another one stands in. `starts` is where the tensors lay at the last call, and `posts` what it sent and
-    received there by round, where that is all there is to do and the transport takes addresses.
+    shared there by round, where that is all there is to do and the transport takes addresses.
     """
 
     program: Program
@@ -75,13 +75,13 @@ class Bound:
     reaches: list[tuple[int, int]]
     lazy: bool
     starts: list[int | None] = field(default_factory=list)
-    posts: list[tuple[Posts, Posts]] | None = None
+    posts: list[Posted] | None = None
 
     def lie_at(self, starts: list[int | None], *, posting: bool) -> None:
         """Take in where the tensors of a call lie, which share nothing there; posting: whether the transport takes addresses."""
         self.starts = starts
-        if posting and self.program.plain and not self.lazy and not self.splits:
-            self.posts = [posts(step, starts) for step in self.program.rounds if step.sends or step.receives]
+        if posting and not self.program.makes and not self.lazy:
+            self.posts = [posted(step, starts) for step in self.program.rounds]
 
 
 def fault_in(call: Call, plans: Sequence[RankPlan], communicator: Communicator) -> ReshardError | None:

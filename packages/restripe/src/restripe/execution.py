@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
 import torch
 
-from restripe.comm import Communicator
-from restripe.program import Copy, Gather, Program, Round, Span, posts
+from restripe.comm import Communicator, takes_addresses
+from restripe.program import Copy, Gather, Posted, Program, Round, Span, posted
 from restripe.staging import Memory, allocate
 
 
@@ -34,10 +34,6 @@ class _Memories:
     def at(self, span: Span) -> torch.Tensor:
         """The bytes of a span."""
         return self[span.memory].span(span)
-
-    def raw(self, span: Span) -> tuple[int, int]:
-        """The address and length of a span, for a transport that takes them: a tensor would cost more than the call."""
-        return self.starts[span.memory] + span.offset, span.length
 
     def begin(self, step: Round) -> None:
         for buffer in step.buffers:
@@ -67,14 +63,13 @@ def execute(
     """
     buffers: list[None] = [None] * (program.memories - len(tensors))
     memories = _Memories([*tensors, *buffers], [*starts, *buffers], communicator.device)
-    post = getattr(communicator, "post", None)
-    if post is not None and not program.makes:
-        _run(program, memories, communicator, replicas, post, stream)
+    if not program.makes and takes_addresses(communicator):
+        _run(program, memories, communicator, replicas, stream)
         return
     with torch.inference_mode(
         False
     ):  # a transport may write to a tensor made here from elsewhere, where no mode is entered
-        _run(program, memories, communicator, replicas, post, stream)
+        _run(program, memories, communicator, replicas, stream)
 
 
 def _run(
@@ -82,22 +77,36 @@ def _run(
     memories: _Memories,
     communicator: Communicator,
     replicas: Sequence[Communicator | None],
-    post: Callable[..., None] | None,
     stream: Any,
 ) -> None:
+    addresses = takes_addresses(communicator)
     for step in program.rounds:
         memories.begin(step)
+        raw = posted(step, memories.starts) if addresses else None
         _copy(step.packs, memories)
-        if step.sends or step.receives:
-            if post is None:
-                _exchange(step, memories, communicator, stream)
-            else:
-                post(*posts(step, memories.starts), stream)
+        if raw is not None:
+            post(raw, communicator, stream)
+        elif step.sends or step.receives:
+            _exchange(step, memories, communicator, stream)
         _copy(step.unpacks, memories)
-        if step.rebuilds:
-            _rebuild(step, memories.at if post is None else memories.raw, replicas, stream)
+        if raw is not None:
+            share(raw, replicas, stream)
+        else:
+            _rebuild(step, memories, replicas, stream)
         _copy(step.finishes, memories)
         memories.end(step)
+
+
+def post(step: Posted, communicator: Any, stream: Any) -> None:
+    """The messages of a round, to a transport that takes addresses."""
+    if step.sends or step.receives:
+        communicator.post(step.sends, step.receives, stream)
+
+
+def share(step: Posted, replicas: Sequence[Any], stream: Any) -> None:
+    """The fan-outs of a round, to transports that take addresses."""
+    for split, gathers, spreads in step.shares:
+        _members(replicas, split).share(gathers, spreads, stream)
 
 
 def _exchange(step: Round, memories: _Memories, communicator: Communicator, stream: Any) -> None:
@@ -108,18 +117,23 @@ def _exchange(step: Round, memories: _Memories, communicator: Communicator, stre
             communicator.recv(memories.at(span), peer, stream)
 
 
-def _rebuild(step: Round, at: Callable[[Span], Any], replicas: Sequence[Communicator | None], stream: Any) -> None:
+def _rebuild(step: Round, memories: _Memories, replicas: Sequence[Communicator | None], stream: Any) -> None:
     """The fan-outs, those of one split in one group."""
     for split, rebuilds in groupby(step.rebuilds, attrgetter("split")):
-        members = replicas[split]
-        if members is None:
-            raise RuntimeError("a rank with a stripe has to be in a replica group")
+        members = _members(replicas, split)
         with members.group():
             for one in rebuilds:
                 if isinstance(one, Gather):
-                    members.all_gather(at(one.whole), at(one.stripe), stream)
+                    members.all_gather(memories.at(one.whole), memories.at(one.stripe), stream)
                 else:
-                    members.broadcast(at(one.stripe), one.root, stream)
+                    members.broadcast(memories.at(one.stripe), one.root, stream)
+
+
+def _members(replicas: Sequence[Any], split: int) -> Any:
+    members = replicas[split]
+    if members is None:
+        raise RuntimeError("a rank with a stripe has to be in a replica group")
+    return members
 
 
 def _copy(copies: Sequence[Copy], memories: _Memories) -> None:

@@ -17,7 +17,7 @@ from restripe import agreement, comm
 from restripe.arguments import Item, Look, Told, Whole, addresses, looks
 from restripe.call import Bound, Call, Check, Options, Pair, at, bound_to, fault_in, overlap, pair_of, stand_ins
 from restripe.errors import CaptureError, MissingTensorError, ReshardError
-from restripe.execution import execute
+from restripe.execution import execute, post, share
 from restripe.links import Links
 from restripe.links import release as release_links
 from restripe.planning import RankPlan, plan, turns
@@ -217,7 +217,7 @@ class State:
         else:
             fault = overlap(call, bound.reaches)
             self.agree(links, call.key, None if fault is None else at(links.base.rank, fault), options)
-        bound.lie_at([None if one is None else one[0] for one in lies], posting=links.post is not None)
+        bound.lie_at([None if one is None else one[0] for one in lies], posting=links.posting)
         warm.seen, warm.bound = seen, bound
         self._warm.made(call.key, dict)[call.turn] = warm
         return bound
@@ -233,11 +233,13 @@ class State:
 
     def _move(self, links: Links, given: Sequence[torch.Tensor | None], bound: Bound, stream: Any) -> None:
         try:
-            if bound.posts is not None and links.post is not None:
-                for sends, receives in bound.posts:
-                    links.post(sends, receives, stream)
+            # Splits are collective, also for ranks that only send.
+            replicas = [links.replicas(layout) for layout in bound.splits] if bound.splits else []
+            if bound.posts is not None:
+                for step in bound.posts:
+                    post(step, links.base, stream)
+                    share(step, replicas, stream)
                 return
-            replicas = [links.replicas(layout) for layout in bound.splits]  # collective, also for ranks that only send
             tensors = stand_ins(given) if bound.lazy else given
             starts = addresses(tensors) if bound.lazy else bound.starts
             execute(bound.program, tensors, starts, links.base, replicas, stream)

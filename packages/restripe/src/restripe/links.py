@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from restripe.comm import Communicator
+from restripe.comm import Communicator, takes_addresses
 from restripe.layout import Layout, Mesh, replica_groups
 from restripe.streams import streams_of
 
@@ -20,7 +20,7 @@ class Links:
 
     def __init__(self, base: Communicator, *, owned: bool) -> None:
         self.base = base
-        self.post = getattr(base, "post", None)
+        self.posting = takes_addresses(base)
         self.streams = streams_of(base.device)
         self._made: list[Communicator] = [base] if owned else []
         self._replicas: dict[tuple[Mesh, tuple[int, ...]], Communicator | None] = {}

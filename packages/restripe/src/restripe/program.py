@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 Sizes = tuple[int, ...]
@@ -109,19 +111,36 @@ class Program(NamedTuple):
     memories: int
     makes: bool
 
-    @property
-    def plain(self) -> bool:
-        """Whether all there is to do is messages."""
-        return not self.makes and not any(step.rebuilds for step in self.rounds)
+
+Post = tuple[
+    int, int, int
+]  # address, length in bytes, peer or root; of an all-gather where to, where from and the length there
 
 
-Posts = list[tuple[int, int, int]]  # address, length in bytes, peer
+class Posted(NamedTuple):
+    """A round's messages, and the all-gathers and broadcasts of each split, for a transport that takes addresses."""
+
+    sends: list[Post]
+    receives: list[Post]
+    shares: list[tuple[int, list[Post], list[Post]]]
 
 
-def posts(step: Round, starts: Sequence[Any]) -> tuple[Posts, Posts]:
-    """A round's sends and receives, where each memory starts at such an address."""
-    sends = [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.sends]
-    return sends, [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.receives]
+def posted(step: Round, starts: Sequence[Any]) -> Posted:
+    """What a round has sent and shared, where each memory starts at such an address."""
+    return Posted(
+        [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.sends],
+        [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.receives],
+        [(split, *_shared(list(some), starts)) for split, some in groupby(step.rebuilds, attrgetter("split"))],
+    )
+
+
+def _shared(rebuilds: Sequence[Gather | Spread], starts: Sequence[Any]) -> tuple[list[Post], list[Post]]:
+    def at(span: Span) -> int:
+        return starts[span.memory] + span.offset  # type: ignore[no-any-return]
+
+    gathers = [(at(one.whole), at(one.stripe), one.stripe.length) for one in rebuilds if isinstance(one, Gather)]
+    spreads = [(at(one.stripe), one.stripe.length, one.root) for one in rebuilds if isinstance(one, Spread)]
+    return gathers, spreads
 
 
 def contiguous(sizes: Sequence[int], strides: Sequence[int]) -> bool:

@@ -95,20 +95,32 @@ def test_a_message_alone_needs_no_group(module: Any, log: list[Any]) -> None:
     assert log == [("send", 100, 8, 1, 0, COMM, 77), ("recv", 300, 2, 1, 0, COMM, 77)]
 
 
+def test_all_gathers_and_broadcasts_are_shared_in_one_group(module: Any, log: list[Any]) -> None:
+    made = module.NcclCommunicator(Handle(log))
+    made.share([(10, 12, 2)], [], STREAM)
+    gather, spread = ("all_gather", 12, 10, 2, 1, COMM, 77), ("broadcast", 20, 20, 4, 1, 1, COMM, 77)
+    assert log == [gather]
+    log.clear()
+    made.share([(10, 12, 2)], [(20, 4, 1)], STREAM)
+    assert log == [("group_start",), gather, spread, ("group_end",)]
+
+
 def test_what_is_called_in_a_group_is_submitted_at_its_end_and_not_at_all_after_an_error(
     module: Any, log: list[Any]
 ) -> None:
     made = module.NcclCommunicator(Handle(log))
+    whole = torch.zeros(6, dtype=torch.uint8)
+    start = whole.data_ptr()
     with made.group():
-        made.all_gather((10, 6), (12, 2), STREAM)
-        made.broadcast((20, 4), 1, STREAM)
+        made.all_gather(whole, whole[2:4], STREAM)
+        made.broadcast(whole[3:], 1, STREAM)
         assert log == []
-    gather = ("all_gather", 12, 10, 2, 1, COMM, 77)
-    assert log == [("group_start",), gather, ("broadcast", 20, 20, 4, 1, 1, COMM, 77), ("group_end",)]
+    gather = ("all_gather", start + 2, start, 2, 1, COMM, 77)
+    assert log == [("group_start",), gather, ("broadcast", start + 3, start + 3, 3, 1, 1, COMM, 77), ("group_end",)]
     log.clear()
     with suppress(ZeroDivisionError), made.group():
-        made.send((10, 6), 0, STREAM)
-        made.send((10, 6), 1 // 0, STREAM)
+        made.send(whole, 0, STREAM)
+        made.send(whole, 1 // 0, STREAM)
     with made.group():
         pass
     assert log == []

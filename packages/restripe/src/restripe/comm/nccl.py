@@ -15,16 +15,11 @@ from nccl.core import UniqueId, get_unique_id
 from torch._C._distributed_c10d import Store
 
 _BYTES = 1  # ncclUint8
-Buffer = torch.Tensor | tuple[int, int]
-Messages = Sequence[tuple[int, int, int]]
-
-
-def _raw(buffer: Buffer) -> tuple[int, int]:
-    return (buffer.data_ptr(), buffer.numel()) if isinstance(buffer, torch.Tensor) else buffer
+Posts = Sequence[tuple[int, int, int]]
 
 
 class NcclCommunicator:
-    """An NCCL communicator on one GPU. A buffer may be a tensor or its (address, length in bytes).
+    """An NCCL communicator on one GPU.
 
     Args:
         handle: nccl4py's communicator.
@@ -63,11 +58,11 @@ class NcclCommunicator:
         finally:
             bindings.group_end()
 
-    def post(self, sends: Messages, receives: Messages, stream: Any = None) -> None:
+    def post(self, sends: Posts, receives: Posts, stream: Any = None) -> None:
         """Submit messages together: (address, length in bytes, peer) each."""
-        comm, handle = self._comm, self._handle_of(stream) if stream is None else stream.cuda_stream
-        alone = len(sends) + len(receives) == 1  # which needs no group
-        if not alone:
+        comm, handle = self._comm, self._handle_of(stream)
+        several = len(sends) + len(receives) > 1  # one alone needs no group
+        if several:
             bindings.group_start()
         try:
             for address, length, peer in sends:
@@ -75,22 +70,39 @@ class NcclCommunicator:
             for address, length, peer in receives:
                 bindings.recv(address, length, _BYTES, peer, comm, handle)
         finally:
-            if not alone:
+            if several:
                 bindings.group_end()
 
-    def send(self, buffer: Buffer, peer: int, stream: Any = None) -> None:
-        self._submit(bindings.send, *_raw(buffer), _BYTES, peer, self._comm, self._handle_of(stream))
+    def share(self, gathers: Posts, spreads: Posts, stream: Any = None) -> None:
+        """Submit together all-gathers, (to, from, length there) each, and broadcasts in place, (address, length, root)."""
+        comm, handle = self._comm, self._handle_of(stream)
+        several = len(gathers) + len(spreads) > 1
+        if several:
+            bindings.group_start()
+        try:
+            for into, out, length in gathers:
+                bindings.all_gather(out, into, length, _BYTES, comm, handle)
+            for address, length, root in spreads:
+                bindings.broadcast(address, address, length, _BYTES, root, comm, handle)
+        finally:
+            if several:
+                bindings.group_end()
 
-    def recv(self, buffer: Buffer, peer: int, stream: Any = None) -> None:
-        self._submit(bindings.recv, *_raw(buffer), _BYTES, peer, self._comm, self._handle_of(stream))
+    def send(self, buffer: torch.Tensor, peer: int, stream: Any = None) -> None:
+        arguments = buffer.data_ptr(), buffer.numel(), _BYTES, peer
+        self._submit(bindings.send, *arguments, self._comm, self._handle_of(stream))
 
-    def all_gather(self, output: Buffer, input: Buffer, stream: Any = None) -> None:
-        (into, _), (out, count) = _raw(output), _raw(input)
-        self._submit(bindings.all_gather, out, into, count, _BYTES, self._comm, self._handle_of(stream))
+    def recv(self, buffer: torch.Tensor, peer: int, stream: Any = None) -> None:
+        arguments = buffer.data_ptr(), buffer.numel(), _BYTES, peer
+        self._submit(bindings.recv, *arguments, self._comm, self._handle_of(stream))
 
-    def broadcast(self, buffer: Buffer, root: int, stream: Any = None) -> None:
-        address, count = _raw(buffer)
-        self._submit(bindings.broadcast, address, address, count, _BYTES, root, self._comm, self._handle_of(stream))
+    def all_gather(self, output: torch.Tensor, input: torch.Tensor, stream: Any = None) -> None:
+        arguments = input.data_ptr(), output.data_ptr(), input.numel(), _BYTES
+        self._submit(bindings.all_gather, *arguments, self._comm, self._handle_of(stream))
+
+    def broadcast(self, buffer: torch.Tensor, root: int, stream: Any = None) -> None:
+        arguments = buffer.data_ptr(), buffer.data_ptr(), buffer.numel(), _BYTES, root
+        self._submit(bindings.broadcast, *arguments, self._comm, self._handle_of(stream))
 
     def exchange(self, record: bytes) -> list[bytes]:
         sizes = self._gather(torch.tensor([len(record)], dtype=torch.int64, device="cpu")).flatten().tolist()

@@ -14,8 +14,7 @@ class Communicator(Protocol):
     Buffers are flat, contiguous, nonempty uint8 tensors on `device`. `stream` is the CUDA stream to enqueue on, None on the
     CPU. A CPU transport has completed everything for this rank when the call, or the surrounding `group()`, ends.
 
-    A transport with a `post(sends, receives, stream)` is given addresses: lists of (address, length in bytes, peer) that it
-    submits together, and for collectives (address, length) in place of a buffer. NCCL's is one.
+    A transport that also has `post` and `share` is given addresses, see `takes_addresses`. NCCL's is one.
     """
 
     @property
@@ -59,3 +58,13 @@ class Communicator(Protocol):
 
     def abort(self) -> None:
         """Release without waiting for any other rank."""
+
+
+def takes_addresses(communicator: Communicator) -> bool:
+    """Whether a transport takes addresses in place of tensors: making a tensor of a piece costs more than sending it.
+
+    Its `post(sends, receives, stream)` submits lists of (address, length in bytes, peer) together, and its
+    `share(gathers, spreads, stream)` all-gathers, (address to, address from, length there) each, and broadcasts in place,
+    (address, length, root) each.
+    """
+    return hasattr(communicator, "post")
