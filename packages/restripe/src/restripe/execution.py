@@ -82,8 +82,8 @@ def _run(
     addresses = takes_addresses(communicator)
     for step in program.rounds:
         memories.begin(step)
-        raw = posted(step, memories.starts) if addresses else None
         _copy(step.packs, memories)
+        raw = posted(step, memories.starts) if addresses else None  # after the copies: the device has begun by then
         if raw is not None:
             post(raw, communicator, stream)
         elif step.sends or step.receives:
