@@ -63,12 +63,11 @@ def execute(
     """
     buffers: list[None] = [None] * (program.memories - len(tensors))
     memories = _Memories([*tensors, *buffers], [*starts, *buffers], communicator.device)
-    if not program.makes and takes_addresses(communicator):
+    if not torch.is_inference_mode_enabled():
         _run(program, memories, communicator, replicas, stream)
         return
-    with torch.inference_mode(
-        False
-    ):  # a transport may write to a tensor made here from elsewhere, where no mode is entered
+    # A transport may write to a tensor made here from elsewhere, where no mode is entered.
+    with torch.inference_mode(False):
         _run(program, memories, communicator, replicas, stream)
 
 
@@ -138,11 +137,10 @@ def _members(replicas: Sequence[Any], split: int) -> Any:
 
 def _copy(copies: Sequence[Copy], memories: _Memories) -> None:
     """Copy views into views; many in one call, which may batch them."""
-    if not copies:
-        return
-    into = [memories[to.memory].view(to) for to, _ in copies]
-    out = [memories[of.memory].view(of) for _, of in copies]
     if len(copies) == 1:
-        into[0].copy_(out[0])
-    else:
+        ((to, of),) = copies
+        memories[to.memory].view(to).copy_(memories[of.memory].view(of))
+    elif copies:
+        into = [memories[to.memory].view(to) for to, _ in copies]
+        out = [memories[of.memory].view(of) for _, of in copies]
         torch._foreach_copy_(into, out)
