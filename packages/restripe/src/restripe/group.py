@@ -158,7 +158,7 @@ class State:
         self.calls += 1
         try:
             seen: Seen = options, call.told, looks(call.tensors)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             unreadable = MissingTensorError(
                 f"expected dense tensors, whose elements lie at strides in memory ({error})"
             )
