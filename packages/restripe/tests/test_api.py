@@ -519,6 +519,17 @@ def test_a_warm_call_with_a_placement_that_only_looks_alike_is_refused(worlds: W
     world.refuses(lambda group: body(group, ([0],)), UnsupportedPlacementError)
 
 
+@pytest.mark.requirement("RS-LAYOUT-3")
+def test_a_size_that_is_a_tensor_is_read_at_each_call(worlds: Worlds) -> None:
+    moves = [replace(MOVE, shape=(rows, 4)) for rows in (6, 8)]
+    shape = torch.tensor(0), 4
+    sides = {"src_layout": ROWS.layout, "dst_layout": COLUMNS.layout}
+    world = worlds(4)
+    for move in moves:
+        shape[0].fill_(move.shape[0])
+        world.run(lambda group: call(move, group, shape=shape, **sides))  # noqa: B023
+
+
 @pytest.mark.requirement("RS-ERROR-8", "RS-ERROR-9")
 def test_a_wrong_shape_is_told_before_shared_elements(worlds: Worlds) -> None:
     move = Move((6, 4), Side([0, 1], (0,)), Side([0, 1], (1,)))
