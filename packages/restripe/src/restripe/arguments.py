@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import index, itemgetter
@@ -78,7 +78,7 @@ def sizes(name: str, shape: Any) -> tuple[int, ...]:
     return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Whole:
     """An item with both layouts known: all that a call's plan and program follow from."""
 
@@ -87,19 +87,6 @@ class Whole:
     dtype: torch.dtype
     src: Layout
     dst: Layout
-    _hash: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash(self._fields()))
-
-    def _fields(self) -> tuple[Hashable, ...]:
-        return self.name, self.shape, self.dtype, self.src, self.dst
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Whole) and self._fields() == other._fields())
 
 
 class Given(NamedTuple):
