@@ -86,7 +86,7 @@ class Bound:
 
     def lie_at(self, starts: list[int | None], *, posting: bool) -> None:
         """Take in where the tensors of a call lie, which share nothing there; posting: whether the transport takes addresses."""
-        self.starts = starts
+        self.starts, self.posts = starts, None
         if posting and self.program.plain and not self.lazy and not self.splits:
             self.posts = [posts(step, starts) for step in self.program.rounds if step.sends or step.receives]
 
