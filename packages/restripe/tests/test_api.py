@@ -77,6 +77,27 @@ def test_references_tell_shape_and_dtype(worlds: Worlds) -> None:
 
 
 Changes = dict[str, Any]
+
+
+class Elsewhere(torch.Tensor):
+    """A subclass that stands for tensors elsewhere, as fake and quantized ones do: its storage has a size and no address."""
+
+    def __new__(cls, *shape: int) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.int32, device=torch.device("cpu"))
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: Any) -> Any:
+        raise NotImplementedError
+
+
+def ragged() -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], dtype=torch.int32, layout=torch.jagged)
+
+
+def told(shape: Any, dtype: Any = None) -> SimpleNamespace:
+    return SimpleNamespace(shape=shape, dtype=dtype, _local_tensor=torch.zeros(6, 2, dtype=torch.int32))
+
+
 FAULTS: list[tuple[int, Changes, type[ReshardError], str]] = [
     (1, {"src": None}, MissingTensorError, "source 'tensor': rank 1 is in its mesh and must pass a tensor of (3, 4)"),
     (3, {"dst": torch.zeros(6, 2)}, MissingTensorError, "destination 'tensor': rank 3 is not in its mesh"),
@@ -88,6 +109,13 @@ FAULTS: list[tuple[int, Changes, type[ReshardError], str]] = [
     (0, {"src": SimpleNamespace(shape=None, dtype=None, _local_tensor=None)}, MissingTensorError, "SimpleNamespace"),
     (0, {"src": SimpleNamespace(shape=(6, 4), dtype=None, _local_tensor=[1])}, MissingTensorError, "to list"),
     (0, {"src": torch.zeros(3, 4, dtype=torch.int32).to_sparse()}, MissingTensorError, "dense tensors"),
+    (0, {"src": ragged()}, MissingTensorError, "dense tensor"),
+    (0, {"src": torch.nn.UninitializedParameter()}, MissingTensorError, "dense tensors"),
+    (0, {"src": Elsewhere(3, 4)}, MissingTensorError, "source 'tensor': expected a tensor with memory"),
+    (2, {"dst": Elsewhere(6, 2)}, MissingTensorError, "destination 'tensor': expected a tensor with memory"),
+    (2, {"dst": told(([6], 4))}, ShapeError, "whole numbers"),
+    (2, {"dst": told("ab")}, ShapeError, "whole numbers"),
+    (2, {"dst": told((6, 4), [1])}, DtypeError, "a torch.dtype, got [1]"),
     (3, {"shape": 5}, ShapeError, "whole numbers, got 5"),
     (0, {"shape": "ab"}, ShapeError, "whole numbers, got 'ab'"),
     (0, {"shape": (None, 4)}, ShapeError, "whole numbers"),
@@ -489,6 +517,17 @@ def test_a_warm_call_with_a_placement_that_only_looks_alike_is_refused(worlds: W
     world.refuses(lambda group: body(group, (Fancy(0),)), UnsupportedPlacementError)
     world.refuses(lambda group: body(group, Shard(0)), LayoutError)
     world.refuses(lambda group: body(group, ([0],)), UnsupportedPlacementError)
+
+
+@pytest.mark.requirement("RS-LAYOUT-3")
+def test_a_size_that_is_a_tensor_is_read_at_each_call(worlds: Worlds) -> None:
+    moves = [replace(MOVE, shape=(rows, 4)) for rows in (6, 8)]
+    shape = torch.tensor(0), 4
+    sides = {"src_layout": ROWS.layout, "dst_layout": COLUMNS.layout}
+    world = worlds(4)
+    for move in moves:
+        shape[0].fill_(move.shape[0])
+        world.run(lambda group: call(move, group, shape=shape, **sides))  # noqa: B023
 
 
 @pytest.mark.requirement("RS-ERROR-8", "RS-ERROR-9")

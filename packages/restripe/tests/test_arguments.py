@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Hashable
 from dataclasses import replace
@@ -294,6 +295,12 @@ def test_items_are_one_where_all_that_they_say_is(change: dict[str, Any]) -> Non
     assert same == ITEM
     assert hash(same) == hash(ITEM)
     assert replace(same, **change) != ITEM
+
+
+def test_an_item_takes_nothing_that_this_process_computed_to_another() -> None:
+    there = copy.copy(ITEM)  # which makes what pickle would
+    assert set(vars(there)) == {"name", "shape", "dtype", "src", "dst"}
+    assert there == ITEM
 
 
 def test_tensors_that_are_bound_alike_look_alike() -> None:

@@ -23,6 +23,7 @@ from restripe.streams import Mark
 
 from .conftest import Worlds
 from .moves import Move, Side
+from .posting import Posting
 from .recording import Recorder, hold, used
 from .views import conjugate, permuted
 from .world import Group, World
@@ -432,6 +433,25 @@ def test_a_refit_for_a_graph_has_communicators_that_end_with_its_session_and_not
     world.run(lambda group: run(group, refits[group.rank]))  # over the group's own, from now on
     assert {event.communicator.partition("/")[0] for log in world.events.values() for event in log} == {"0"}
     assert not any(twin & sent for twin, sent in zip(twins, communicators(world, "send"), strict=True))
+
+
+def test_a_split_may_give_a_transport_that_takes_no_addresses(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is posted by address lies where the last call's tensors lay, whichever transport that call went over."""
+    monkeypatch.setattr(Posting, "split", lambda one, color, key: one._base.split(color, key))
+    move = Move((4, 6), Side([0, 2], (0,)), Side([1], (None,)))  # odd ranks' transports take addresses
+    item = Item("w", move.shape, move.dtype, move.src.layout, move.dst.layout)
+
+    def body(group: Group) -> None:
+        session = Resharder(group)
+        shared, own = (session.prepare([item], graph=graph) for graph in (False, True))
+        first, second = (move.hand(group.rank) for _ in range(2))
+        for refit, (src, dst) in ((shared, first), (own, second), (shared, second)):
+            if dst is not None:
+                dst.zero_()
+            refit.run({"w": src}, {"w": dst})
+            move.judge(group.rank, src, dst)
+
+    worlds(3).run(body)
 
 
 def test_an_error_in_a_session_aborts_its_own_graphs_and_no_other_s(worlds: Worlds) -> None:

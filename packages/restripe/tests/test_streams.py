@@ -110,6 +110,18 @@ def test_a_call_comes_after_the_last_one_on_another_stream_of_its_device() -> No
     assert not ours.recorded
 
 
+def test_a_stream_that_is_gone_fails_one_call_and_not_all() -> None:
+    class Gone(Stream):
+        def record_event(self) -> Event:
+            raise RuntimeError("invalid resource handle")
+
+    streams, ours = Streams(0), Stream("ours")
+    streams.after(Gone("gone"))
+    with pytest.raises(RuntimeError, match="invalid resource"):
+        streams.after(ours)
+    assert streams.after(Stream("other")).stream.waited == ours.recorded
+
+
 def test_groups_on_one_device_share_its_streams() -> None:
     here, there = (streams_of(torch.device("cuda", index)) for index in (3, 4))
     assert streams_of(torch.device("cuda", 3)) is here is not None

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.tensor import Replicate
 
 from reshard_conformance.trace import Event
+from restripe import Mesh, TensorRef
 from restripe.errors import LayoutError, MissingTensorError
 from restripe.xferdtensor_python import clear_xferdtensor_python_caches, xferdtensor_python_impl
 
@@ -82,6 +84,39 @@ def test_meshes_are_read_by_either_name(worlds: Worlds, names: tuple[str, ...], 
         MOVE.judge(group.rank, src, dst)
 
     worlds(4).run(body)
+
+
+@pytest.mark.requirement("RS-UPSTREAM-2")
+def test_a_layout_in_a_mesh_s_place_is_its_mesh_and_the_placements_are_those_given(worlds: Worlds) -> None:
+    move = Move((6, 4), Side([[0, 1], [2, 3]], (0, None)), Side([[0, 1], [2, 3]], (1, 0)))
+    other = Side(move.src.mesh, (None, 0)).layout
+
+    def body(group: Group) -> None:
+        src, dst = move.hand(group.rank)
+        out, into = move.references(src, dst)
+        for _ in range(2):
+            xferdtensor_python_impl(out, other, move.src.placements, into, other, move.dst.placements, group)
+            move.judge(group.rank, src, dst)
+
+    worlds(4).run(body)
+
+
+@pytest.mark.requirement("RS-UPSTREAM-2")
+def test_a_placement_of_another_library_is_read_at_each_call_since_it_may_change(worlds: Worlds) -> None:
+    segments, mesh = SimpleNamespace(dim=0, sizes=[2, 6]), Mesh((2,), (0, 1))
+    cut: tuple[Any, ...] = (segments,)
+    whole, full = torch.arange(8), (Replicate(),)
+
+    def body(group: Group) -> None:
+        parts = whole[: segments.sizes[0]], whole[segments.sizes[0] :]
+        src, dst = torch.cat([part.chunk(2)[group.rank] for part in parts]), torch.zeros_like(whole)
+        out, into = (TensorRef(whole.shape, whole.dtype, whole.device, one) for one in (src, dst))
+        xferdtensor_python_impl(out, mesh, cut, into, mesh, full, group)
+        assert torch.equal(dst, whole)
+
+    world = worlds(2)
+    for segments.sizes in ([2, 6], [4, 4], [6, 2]):
+        world.run(body)
 
 
 @pytest.mark.requirement("RS-UPSTREAM-2", "RS-LAYOUT-3")

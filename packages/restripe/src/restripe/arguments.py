@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import index, itemgetter
@@ -78,7 +78,7 @@ def sizes(name: str, shape: Any) -> tuple[int, ...]:
     return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Whole:
     """An item with both layouts known: all that a call's plan and program follow from."""
 
@@ -87,19 +87,6 @@ class Whole:
     dtype: torch.dtype
     src: Layout
     dst: Layout
-    _hash: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash(self._fields()))
-
-    def _fields(self) -> tuple[Hashable, ...]:
-        return self.name, self.shape, self.dtype, self.src, self.dst
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Whole) and self._fields() == other._fields())
 
 
 class Given(NamedTuple):
@@ -117,7 +104,7 @@ def looks(tensors: Iterable[torch.Tensor | None]) -> list[Look | None]:
     """All that checking and binding read of local tensors: where the first element lies, and what is the same when it moves.
 
     Raises:
-        RuntimeError: a tensor without memory or strides.
+        RuntimeError, ValueError: a tensor without memory or strides.
     """
     return [
         None
@@ -149,25 +136,39 @@ def read(tensor: Any) -> Read:
         return _NOTHING if tensor is None else _referred(tensor)
     if isinstance(tensor, DTensor):
         outside = tensor.device_mesh.get_coordinate() is None
-        local = None if outside else settle(tensor._local_tensor)  # noqa: SLF001  (to_local() would record history)
+        local = None if outside else _settled(tensor._local_tensor)  # noqa: SLF001  (to_local() would record history)
         return local, (tensor.shape, tensor.dtype)
-    return settle(tensor), (None, tensor.dtype)
+    return _settled(tensor), (None, tensor.dtype)
 
 
 def _referred(reference: Any) -> Read:
     try:
         local = getattr(reference, "_local_tensor", _ABSENT)
         local = reference.to_local() if local is _ABSENT else local
-        told = tuple(reference.shape), reference.dtype
+        shape, dtype = reference.shape, reference.dtype
+        shape = shape if type(shape) is torch.Size else sizes("tensor", tuple(shape))
     except (AttributeError, TypeError) as error:
         raise MissingTensorError(
             f"expected a tensor, a reference with .shape, .dtype and ._local_tensor, or None, got {type(reference).__name__}"
         ) from error
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise DtypeError(f"expected a reference's dtype to be a torch.dtype, got {dtype!r}")
+    told = shape, dtype
     if local is None:
         return None, told
     if not isinstance(local, torch.Tensor):
         raise MissingTensorError(f"expected a reference to a tensor, got one to {type(local).__name__}")
-    return settle(local), told
+    return _settled(local), told
+
+
+def _settled(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor once it is filled; refused where it is of a kind that shows strides and has none, as a nested one."""
+    local = settle(tensor)
+    if local.layout is not torch.strided:
+        raise MissingTensorError(
+            f"expected a dense tensor, whose elements lie at strides in memory, got {local.layout}"
+        )
+    return local
 
 
 def read_all(tensors: Sequence[Any], names: Sequence[str]) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
@@ -308,8 +309,8 @@ def check_memory(
         for side, local, length in zip(SIDES, sides, reach, strict=True)
         if length and local is not None
     ]
-    for _, length, side, name, local in spans:
-        _check_allocated(local, length, side, name)
+    for start, length, side, name, local in spans:
+        _check_allocated(local, start, length, side, name)
     if len(spans) < 2 or not any(span[2] == "destination" for span in spans):
         return
     spans.sort(key=itemgetter(0))
@@ -326,9 +327,15 @@ def check_memory(
         end = max(end, span[0] + span[1])
 
 
-def _check_allocated(local: torch.Tensor, length: int, side: str, name: str) -> None:
-    """FSDP frees parameters by resize_(0) on their storage; a view of one would be read from nowhere, or grow it again."""
-    wanted, found = local.storage_offset() * local.element_size() + length, local.untyped_storage().nbytes()
+def _check_allocated(local: torch.Tensor, start: int, length: int, side: str, name: str) -> None:
+    """FSDP frees parameters by resize_(0) on their storage; a view of one would be read from nowhere, or grow it again.
+
+    A fake tensor, or another subclass that stands for tensors elsewhere, has a storage of its size at no address.
+    """
+    before = local.storage_offset() * local.element_size()
+    wanted, found = before + length, local.untyped_storage().nbytes()
+    if start in (0, before) and not local.is_meta:  # a meta tensor's fault is its device
+        found = 0
     if found < wanted:
         raise MissingTensorError(
             f"{side} {name!r}: expected a tensor with memory, got one of {wanted} bytes over a storage of {found}; "

@@ -79,7 +79,7 @@ class Bound:
 
     def lie_at(self, starts: list[int | None], *, posting: bool) -> None:
         """Take in where the tensors of a call lie, which share nothing there; posting: whether the transport takes addresses."""
-        self.starts = starts
+        self.starts, self.posts = starts, None
         if posting and not self.program.makes and not self.lazy:
             self.posts = [posted(step, starts) for step in self.program.rounds]
 

@@ -26,7 +26,7 @@ from restripe.staging import hand_back
 from restripe.streams import Mark, hold
 
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
-SHAPES = 16  # ways that the tensors of one call may lie, of which a group keeps what they are bound to
+SHAPES = 4  # ways that the tensors of one call may lie, of which a group keeps what they are bound to
 Single = tuple[agreement.Terms, tuple[Whole]]  # a call of one tensor
 Seen = tuple[Options, tuple[Told, ...], list[Look | None]]
 
@@ -170,7 +170,7 @@ class State:
                 return self.run(links, key, items, tensors, told, turn, options)
         try:
             seen: Seen = options, told, looks(tensors)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             message = f"expected dense tensors, whose elements lie at strides in memory ({error})"
             self.refuse(links, key, MissingTensorError(message), options)
         self.calls += 1
@@ -235,7 +235,7 @@ class State:
         try:
             # Splits are collective, also for ranks that only send.
             replicas = [links.replicas(layout) for layout in bound.splits] if bound.splits else []
-            if bound.posts is not None:
+            if bound.posts is not None and links.posting:
                 for step in bound.posts:
                     post(step, links.base, stream)
                     share(step, replicas, stream)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from restripe.agreement import Terms
 from restripe.arguments import Told, Whole, layouts, read_pair, sizes
@@ -20,6 +22,7 @@ from restripe.joining import Joined
 from restripe.layout import Layout, Mesh, counted
 from restripe.recent import remember
 from restripe.registry import state
+from restripe.segmented import Segmented
 from restripe.streams import Mark
 
 Side = tuple[Any, Any]  # mesh and placements, or a layout and GIVEN; (None, None) where nothing is known
@@ -90,7 +93,8 @@ def _single(
         raise ShapeError(f"expected a shape of whole numbers, got {shape!r}") from error
     if known is not None:
         return known[0]
-    one, other = _key(src), _key(dst)
+    lasting = _lasting(src) and _lasting(dst) and all(isinstance(size, Integral) for size in shape or ())
+    one, other = (_key(*src), _key(*dst)) if lasting else (None, None)
     key = None if one is None or other is None else (one, other, shape, dtype)
     single = None if key is None else calls.singles.get(key)
     if single is None:
@@ -98,22 +102,26 @@ def _single(
         single = Terms.of((item,)), (item,)
         if key is not None:
             calls.singles.keep(key, single)
-    if _lasting(src) and _lasting(dst):
+    if lasting:
         remember(calls.near, near, (single, src, dst), PLANS)  # an id is no other object's while its own is kept
     return single
 
 
 def _lasting(side: Side) -> bool:
     """Whether what these objects say cannot change."""
-    return isinstance(side[0], Layout) or (isinstance(side[0], Mesh | DeviceMesh) and type(side[1]) is tuple)
-
-
-def _key(side: Side) -> Hashable:
-    """What the side says, where that cannot change and is hashed fast: torch's placements are slow to hash and to compare."""
     layout_or_mesh, placements = side
-    if isinstance(layout_or_mesh, Layout):
-        return layout_or_mesh
-    if not _lasting(side) or not set(map(type, placements)) <= {Shard, Replicate}:
+    if placements is GIVEN:
+        return isinstance(layout_or_mesh, Layout)
+    if type(placements) is not tuple or not isinstance(layout_or_mesh, Mesh | DeviceMesh):
+        return False
+    return set(map(type, placements)) <= {Shard, Replicate, _StridedShard, Segmented}
+
+
+def _key(layout_or_mesh: Any, placements: Any) -> Hashable:
+    """What a lasting side says, where that is hashed fast: torch's placements are slow to hash and to compare."""
+    if placements is GIVEN:
+        return layout_or_mesh  # type: ignore[no-any-return]
+    if not set(map(type, placements)) <= {Shard, Replicate}:
         return None
     return layout_or_mesh, tuple([one.dim if isinstance(one, Shard) else None for one in placements])
 
@@ -135,11 +143,13 @@ def _read(
 
 def _said(name: str, mesh: Any, placements: Any) -> Side:
     """Mesh and placements of a side."""
-    if placements is GIVEN and not isinstance(mesh, Layout):
-        raise LayoutError(f"expected {name}_layout to be a restripe.Layout, got {mesh!r}")
     if mesh is None:
         raise MissingTensorError(f"no layout of {name} is known: pass {name}_layout= where {name} is no DTensor")
-    return (mesh.mesh, mesh.placements) if isinstance(mesh, Layout) else (mesh, placements)
+    if placements is not GIVEN:
+        return mesh, placements
+    if not isinstance(mesh, Layout):
+        raise LayoutError(f"expected {name}_layout to be a restripe.Layout, got {mesh!r}")
+    return mesh.mesh, mesh.placements
 
 
 def group_mesh(group: Any, mesh: Any) -> Mesh:

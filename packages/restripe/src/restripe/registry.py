@@ -1,4 +1,4 @@
-"""The weak table that finds a group's state, the only thing that a module of restripe holds, and what becomes of lost ones."""
+"""The weak table that finds a group's state, all that a module of restripe holds of groups, and what becomes of lost ones."""
 
 from __future__ import annotations
 

@@ -75,10 +75,10 @@ class Streams:
         Each call came after the one before. Two communicators whose kernels run at once on one device can each wait for a
         kernel that has no room to start.
         """
-        end = self._end
+        end, mark = self._end, Mark(stream)
+        self._end = mark  # before waiting: a stream that is gone fails one call, not all
         if end is not None and end.stream is not stream and end.stream != stream:
             stream.wait_event(end.event)
-        self._end = mark = Mark(stream)
         return mark
 
 

@@ -1,7 +1,7 @@
 """How a long submission is cut, so that neither the operations of one group nor the staging at one time grow without bound.
 
-And so that the device has something to do before the host has posted all. Jobs are publicly known to hang from about 10,000 sends and receives in one group. The cuts follow from bounds that hold for
-every rank, so each rank finds them by itself.
+And so that the device has something to do before the host has posted all. Jobs are publicly known to hang from about 10,000
+sends and receives in one group. The cuts follow from bounds that hold for every rank, so each rank finds them by itself.
 """
 
 from __future__ import annotations
