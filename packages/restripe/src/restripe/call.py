@@ -9,8 +9,9 @@ from typing import Literal, NamedTuple, get_args
 import torch
 
 from restripe.agreement import Terms
-from restripe.arguments import Given, Told, Whole, check, check_memory
+from restripe.arguments import Told, Whole
 from restripe.binding import bind
+from restripe.checks import Given, check, check_memory
 from restripe.comm import Communicator
 from restripe.errors import PRECEDENCE, LayoutError, ReshardError
 from restripe.layout import Layout
