@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from reshard_conformance import registry
 from reshard_conformance.worlds.gloo import GlooWorld
 from reshard_conformance.worlds.sim import SimWorld
+
+settings.register_profile("tests", deadline=None)  # how long a case takes is the machine's matter
+settings.load_profile("tests")
 
 PLUGINS = str(Path(__file__).parent / "plugins")
 

@@ -117,7 +117,7 @@ def test_chunks_of_nccl_go_to_a_worker_with_gpus_alone() -> None:
 @pytest.mark.parametrize(
     ("gpus", "jobs", "dealt"),
     [
-        (2, None, [(0, 1), (0, 1), (), (), (), ()]),
+        (2, None, [*[(0, 1)] * 4, (), ()]),
         (2, 1, [(0, 1)]),
         (2, 4, [(0, 1)] * 4),
         (16, 3, [tuple(range(8)), tuple(range(8, 16)), tuple(range(8))]),

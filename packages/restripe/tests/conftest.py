@@ -7,11 +7,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
 
 from reshard_conformance.worlds.baton import Pool
 from restripe import registry
 
 from .world import World
+
+settings.register_profile("tests", deadline=None)  # how long a case takes is the machine's matter
+settings.load_profile("tests")
 
 Worlds = Callable[..., World]
 
