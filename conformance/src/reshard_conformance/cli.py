@@ -82,7 +82,7 @@ def run(
     jobs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Worker processes; one a processor by default, and in nccl two for each eight GPUs or fewer."
+            min=1, help="Worker processes; one a processor by default, and in nccl four for each eight GPUs or fewer."
         ),
     ] = None,
     layouts: Annotated[int, typer.Option(min=1, help="About how many layouts to draw in nccl.")] = LAYOUTS,

@@ -70,7 +70,8 @@ def reshard(
 
     Args:
         src, dst: a DTensor, a TensorRef, a plain local tensor, or None on a rank without that side.
-        group: a torch process group (the default one when None) or an object with a `.communicator`.
+        group: a torch process group (the default one when None), or an object with nccl4py's `.nccl_communicator` or a
+            `.communicator` that follows the transport protocol.
         src_layout, dst_layout: read from a DTensor when None; needed otherwise, on every rank, since each plans from both.
         shape: the global shape, in elements; read from a DTensor or TensorRef when None. An idle rank must give it.
         dtype: the element type; read from the tensors when None. An idle rank must give it.

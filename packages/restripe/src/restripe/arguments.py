@@ -1,4 +1,4 @@
-"""What callers pass: tensors of several kinds, read by duck type, and the checks that one rank can make alone."""
+"""What callers pass: tensors of several kinds, read by duck type, and the layouts of both sides."""
 
 from __future__ import annotations
 

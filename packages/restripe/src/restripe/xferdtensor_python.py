@@ -29,8 +29,8 @@ def xferdtensor_python_impl(
         src_tensor, dst_tensor: a reference with the global `.shape`, `.dtype`, `.device` and this rank's `._local_tensor`; None
             on a rank without that side. An idle rank passes a reference whose `_local_tensor` is None.
         src_mesh, dst_mesh: a mesh of group ranks with `.mesh` or `._mesh`.
-        src_placement, dst_placement: Shard or Replicate, one a mesh dim.
-        process_group: an object with a `.communicator`, or a torch process group.
+        src_placement, dst_placement: Shard, Replicate, torch's _StridedShard or restripe.Segmented, one a mesh dim.
+        process_group: an object with nccl4py's `.nccl_communicator` or with a `.communicator`, or a torch process group.
         stream: the stream to enqueue on; None on the CPU.
 
     Raises:
