@@ -80,7 +80,7 @@ def test_clears_on_one_rank_only(reports: Reports) -> None:
     held(reports, "clears_that_differ")
 
 
-@pytest.mark.requirement("RS-UPSTREAM-13")
+@pytest.mark.requirement("RS-UPSTREAM-13", "RS-UPSTREAM-14")
 def test_two_worlds_that_join_each_keep_their_own_ranks(reports: Reports) -> None:
     held(reports, "joined_worlds")
 
