@@ -401,6 +401,8 @@ def test_a_prepare_that_meets_a_call_is_refused_by_both(worlds: Worlds) -> None:
     ("given", "text"),
     [
         ({"stranger": torch.zeros(1)}, "tensors ['stranger'] were not prepared"),
+        ({"stranger": torch.zeros(1), 7: None}, "tensors [7, 'stranger'] were not prepared"),
+        ([torch.zeros(1)], "expected tensors by item name, got list"),
         ({"up": [1.0]}, "item 'up': expected a tensor"),
         ({"up": None}, "source 'up': rank 1 is in its mesh"),
     ],
@@ -409,7 +411,9 @@ def test_tensors_that_were_not_prepared_are_refused_by_all(worlds: Worlds, given
     def body(group: Group) -> None:
         refit = Resharder(group, check="always").prepare(items(BATCH, group.rank))
         held = {name: move.hand(group.rank) for name, move in BATCH.items()}
-        src = {name: pair[0] for name, pair in held.items()} | (given if group.rank == 1 else {})
+        src: Any = {name: pair[0] for name, pair in held.items()}
+        if group.rank == 1:
+            src = src | given if isinstance(given, dict) else given
         refit.run(src, {name: pair[1] for name, pair in held.items()})
 
     texts = worlds(5).refuses(body, MissingTensorError)

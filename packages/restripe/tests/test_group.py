@@ -16,7 +16,15 @@ from reshard_conformance.trace import balance, symmetry
 from restripe import Item, Resharder, binding, planning
 from restripe import group as module
 from restripe.call import Options
-from restripe.errors import AgreementError, AliasingError, CaptureError, DtypeError, LayoutError, ShapeError
+from restripe.errors import (
+    AgreementError,
+    AliasingError,
+    CaptureError,
+    DtypeError,
+    LayoutError,
+    MissingTensorError,
+    ShapeError,
+)
 from restripe.links import Links
 from restripe.registry import state
 from restripe.streams import Mark
@@ -381,6 +389,12 @@ def test_only_a_warm_refit_is_recorded_and_then_exchanges_nothing(worlds: Worlds
     world.forget()
     world.run(recorded)
     assert not any({"exchange", "split"} & set(world.ops(rank)) for rank in range(4))
+
+    def stray(group: Group) -> None:
+        captured(group, refits[group.rank]._own, lambda: refits[group.rank].run({"stranger": torch.zeros(1)}, {}))
+
+    world.refuses(stray, MissingTensorError)
+    assert not any("exchange" in world.ops(rank) for rank in range(4))  # which a graph cannot hold
     turned = replace(SPLIT, destination=permuted)
     assert all("strides" in text for text in world.refuses(lambda group: recorded(group, turned), CaptureError))
     lazy = replace(SPLIT, dtype=torch.complex64, source=conjugate)

@@ -216,10 +216,14 @@ class Refit:
         """Source and destination of each item, in turn, and what they tell beside."""
         found: list[Any] = [None] * (2 * len(self._names))
         for place, side in enumerate((src, dst)):
+            if side is not None and not isinstance(side, Mapping):
+                raise MissingTensorError(
+                    f"expected tensors by item name, got {type(side).__name__}; pass a dict or None"
+                )
             if side:
                 found[place::2] = map(side.get, self._names)
                 if not side.keys() <= self._known:
-                    strangers = sorted(side.keys() - self._known)
+                    strangers = sorted(side.keys() - self._known, key=str)
                     raise MissingTensorError(
                         f"tensors {strangers} were not prepared; prepare every item that run is given"
                     )

@@ -49,11 +49,13 @@ def receives(plans: list[RankPlan], rank: int, parts: list[Part]) -> list[tuple[
 
 @pytest.mark.requirement("RS-BATCH-4")
 @settings(max_examples=100, deadline=None, derandomize=True)
-@given(submissions(), st.sampled_from([1, 7, 24, 10**9]))
-def test_both_ends_cut_every_message_alike_and_lose_nothing(submission: list[Drawn], budget: int) -> None:
+@given(submissions(), st.sampled_from([1, 7, 24, 10**9]), st.sampled_from([2, 128]))
+def test_both_ends_cut_every_message_alike_and_lose_nothing(submission: list[Drawn], budget: int, long: int) -> None:
     ranks = planned(submission)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_module("restripe.planning.rounds"), "OPERATIONS", OPERATIONS)
+        module = import_module("restripe.planning.rounds")
+        for name, value in (("OPERATIONS", OPERATIONS), ("LONG", long), ("LEAD", 1)):
+            patch.setattr(module, name, value)
         schedule = scheduled(ranks, 1, budget)
     crossed: dict[tuple[int, int, int], list[Box]] = defaultdict(list)
     for parts in schedule:
@@ -88,6 +90,16 @@ def test_no_round_has_more_operations_than_its_bound(submission: list[Drawn]) ->
             assert len(each.sends) + len(each.receives) <= each.operations([1] * len(each.widths))
         for parts in schedule:
             assert len(sends(plans, rank, parts)) + len(receives(plans, rank, parts)) <= OPERATIONS
+
+
+@pytest.mark.parametrize(("tensors", "rounds_of"), [(127, [127]), (128, [32, 96]), (400, [32, 368])])
+def test_a_long_submission_begins_with_a_short_round(tensors: int, rounds_of: list[int]) -> None:
+    """It is on its way while the rest is posted; ranks with no part in its tensors find the same rounds."""
+    for rank in range(4):
+        one = plan(*SPLIT_COLUMNS.layouts(), SPLIT_COLUMNS.shape, rank)
+        schedule = rounds([one] * tensors, [1] * tensors, 10**9)
+        assert [len(parts) for parts in schedule] == rounds_of
+        assert [part.tensor for parts in schedule for part in parts] == list(range(tensors))
 
 
 @pytest.mark.requirement("RS-BATCH-4")
