@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch.distributed import _functional_collectives
 
-from restripe.arguments import addresses
 from restripe.execution import execute
 from restripe.planning import Reason, plan
 from restripe.program import Buffer, Gather, Program, Round, Span, Spread, View
@@ -241,8 +240,7 @@ class Wire:
 
     def recv(self, buffer: Any, peer: int, stream: Any = None) -> None:
         self.calls.append(("recv", self._told(buffer), peer, stream))
-        if isinstance(buffer, torch.Tensor):
-            buffer.fill_(9)
+        buffer.fill_(9)
 
     def all_gather(self, output: Any, part: Any, stream: Any = None) -> None:
         self.calls.append(("all_gather", self._told(output), self._told(part), stream))
@@ -251,8 +249,6 @@ class Wire:
         self.calls.append(("broadcast", self._told(buffer), root, stream))
 
     def _told(self, buffer: Any) -> Any:
-        if not isinstance(buffer, torch.Tensor):
-            return buffer
         assert buffer.dtype == torch.uint8
         assert not buffer.is_inference()
         return buffer.tolist()
@@ -263,7 +259,7 @@ def wire(**more: Any) -> Any:
 
 
 def run(step: Round, tensors: list[torch.Tensor | None], base: Any, replicas: list[Any], stream: Any = None) -> None:
-    execute(Program([step], 3, makes=True), tensors, addresses(tensors), base, replicas, stream)
+    execute(Program([step], 3), tensors, base, replicas, stream)
 
 
 TURN = Round(  # 3 columns of 2 rows are packed from memory 0, and 2 are unpacked to memory 1
@@ -301,32 +297,6 @@ def test_a_round_without_messages_submits_none_and_every_stripe_is_broadcast_by_
     stripes = [("broadcast", [0, 0, 3, 0], 0, None), ("broadcast", [1, 0], 2, None)]
     assert replicas.calls == [("group",), *stripes, ("end",)]
     assert dst.tolist() == [0, 3, 1, 0, 2]
-
-
-class Poster(Wire):
-    """A transport that takes addresses."""
-
-    def post(self, sends: Any, receives: Any, stream: Any = None) -> None:
-        self.calls.append(("post", sends, receives, stream))
-
-    def share(self, gathers: Any, spreads: Any, stream: Any = None) -> None:
-        self.calls.append(("share", gathers, spreads, stream))
-
-
-def test_a_transport_with_post_is_given_addresses_and_lengths() -> None:
-    src, dst = torch.arange(9, dtype=torch.int16)[3:], torch.zeros(6, dtype=torch.int16)
-    base: Any = Poster()
-    replicas, stream = Poster(), object()
-    step = replace(
-        TURN, sends=[(Span(0, 2, 4), 1), (Span(2, 1, 2), 0)], packs=[], unpacks=[], receives=[(Span(1, 0, 2), 1)]
-    )
-    run(step, [src, dst], base, [replicas], stream)
-    ((name, (first, staged), received, on),) = base.calls
-    assert (name, on) == ("post", stream)
-    assert first == (src.data_ptr() + 2, 4, 1)
-    assert staged[1:] == (2, 0)
-    assert received == [(dst.data_ptr(), 2, 1)]
-    assert replicas.calls == [("share", [(dst.data_ptr(), dst.data_ptr() + 2, 2)], [], stream)]
 
 
 def test_the_fan_outs_of_one_split_go_in_one_group() -> None:

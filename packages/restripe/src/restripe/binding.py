@@ -70,9 +70,7 @@ def bind(
     A round's rebuilds are sorted by split, an order that all ranks share.
     """
     binder = _Binder(plans, geometries, splits)
-    rounds = list(binder.rounds(schedule))
-    makes = any(step.buffers or step.packs or step.unpacks or step.finishes for step in rounds)
-    return Program(rounds, binder.memories, makes)
+    return Program(list(binder.rounds(schedule)), binder.memories)
 
 
 class _Binder:

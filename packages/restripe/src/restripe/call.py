@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import torch
 
+from restripe.addressing import Addressed
 from restripe.agreement import Terms
 from restripe.arguments import Told, Whole
 from restripe.binding import bind
@@ -16,7 +17,7 @@ from restripe.comm import Communicator
 from restripe.errors import PRECEDENCE, LayoutError, ReshardError
 from restripe.layout import Layout
 from restripe.planning import RankPlan, Reason, rounds
-from restripe.program import Posted, Program, posted
+from restripe.program import Program
 from restripe.staging import geometry, readable, writable
 
 Check = Literal["first", "always", "off"]
@@ -61,28 +62,20 @@ class Options:
 Pair = tuple[Layout, Layout, tuple[int, ...]]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Bound:
     """What a warm call needs, for tensors of one geometry.
 
-    `program` is what to run, `splits` the layouts whose replicas are split, each once; `reaches` has the bytes that each item's
-    source and destination span, 0 where this rank reads and writes none of them; `lazy` says that some tensor is a conj or neg
-    view, for which another one stands in. `starts` is where the tensors lay at the last call, and `posts` what it sent and
-    shared there by round, where that is all there is to do and the transport takes addresses.
+    `program` is what to run, and `addressed` the same where the tensors lay at the last call; `splits` the layouts whose
+    replicas are split, each once; `reaches` has the bytes that each item's source and destination span, 0 where this rank
+    reads and writes none of them; `lazy` says that some tensor is a conj or neg view, for which another one stands in.
     """
 
     program: Program
+    addressed: Addressed
     splits: list[Layout]
     reaches: list[tuple[int, int]]
     lazy: bool
-    starts: list[int | None] = field(default_factory=list)
-    posts: list[Posted] | None = None
-
-    def lie_at(self, starts: list[int | None], *, posting: bool) -> None:
-        """Take in where the tensors of a call lie, which share nothing there; posting: whether the transport takes addresses."""
-        self.starts, self.posts = starts, None
-        if posting and not self.program.makes and not self.lazy:
-            self.posts = [posted(step, starts) for step in self.program.rounds]
 
 
 def fault_in(call: Call, plans: Sequence[RankPlan], communicator: Communicator) -> ReshardError | None:
@@ -110,7 +103,7 @@ def overlap(call: Call, reaches: Sequence[tuple[int, int]]) -> ReshardError | No
     return None
 
 
-def bound_to(call: Call, plans: Sequence[RankPlan], staging_bytes: int) -> Bound:
+def bound_to(call: Call, plans: Sequence[RankPlan], staging_bytes: int, device: torch.device) -> Bound:
     """The call bound to its tensors."""
     schedule = rounds(plans, [item.dtype.itemsize for item in call.items], staging_bytes)
     tensors = stand_ins(call.tensors)
@@ -118,7 +111,7 @@ def bound_to(call: Call, plans: Sequence[RankPlan], staging_bytes: int) -> Bound
     splits, seats = _splits(call.items, plans)
     program = bind(plans, schedule, list(zip(lies[::2], lies[1::2], strict=True)), seats)
     lazy = any(one is not other for one, other in zip(tensors, call.tensors, strict=True))
-    return Bound(program, splits, _reaches(call.tensors, plans), lazy)
+    return Bound(program, Addressed(program, lies, device), splits, _reaches(call.tensors, plans), lazy)
 
 
 def _splits(items: Sequence[Whole], plans: Sequence[RankPlan]) -> tuple[list[Layout], list[int]]:

@@ -9,18 +9,17 @@ from typing import Any
 
 import torch
 
-from restripe.comm import Communicator, takes_addresses
-from restripe.program import Copy, Gather, Posted, Program, Round, Span, posted
+from restripe.comm import Communicator
+from restripe.program import Copy, Gather, Program, Round, Span
 from restripe.staging import Memory, allocate
 
 
 class _Memories:
     """The memories of one run by number: locals as they are first needed, buffers while their round lasts."""
 
-    def __init__(self, tensors: list[torch.Tensor | None], starts: list[Any], device: torch.device) -> None:
+    def __init__(self, tensors: list[torch.Tensor | None], device: torch.device) -> None:
         self._tensors, self._device = tensors, device
         self._known: dict[int, Memory] = {}
-        self.starts = starts
 
     def __getitem__(self, number: int) -> Memory:
         memory = self._known.get(number)
@@ -37,8 +36,7 @@ class _Memories:
 
     def begin(self, step: Round) -> None:
         for buffer in step.buffers:
-            tensor = self._tensors[buffer.memory] = allocate(buffer, self._device)
-            self.starts[buffer.memory] = tensor.data_ptr()
+            self._tensors[buffer.memory] = allocate(buffer, self._device)
 
     def end(self, step: Round) -> None:
         for number in step.drops:
@@ -46,10 +44,10 @@ class _Memories:
             self._known.pop(number, None)
 
 
+@torch.inference_mode(False)  # a transport may write to a tensor made here from elsewhere, where no mode is entered
 def execute(
     program: Program,
     tensors: Sequence[torch.Tensor | None],
-    starts: Sequence[int | None],
     communicator: Communicator,
     replicas: Sequence[Communicator | None],
     stream: Any = None,
@@ -58,54 +56,19 @@ def execute(
 
     Args:
         tensors: source and destination of each tensor, in turn; None where this rank has none.
-        starts: where their first elements lie.
         replicas: by split, the communicator of this rank's replica group, where it is in one.
     """
-    buffers: list[None] = [None] * (program.memories - len(tensors))
-    memories = _Memories([*tensors, *buffers], [*starts, *buffers], communicator.device)
-    if not torch.is_inference_mode_enabled():
-        _run(program, memories, communicator, replicas, stream)
-        return
-    # A transport may write to a tensor made here from elsewhere, where no mode is entered.
-    with torch.inference_mode(False):
-        _run(program, memories, communicator, replicas, stream)
-
-
-def _run(
-    program: Program,
-    memories: _Memories,
-    communicator: Communicator,
-    replicas: Sequence[Communicator | None],
-    stream: Any,
-) -> None:
-    addresses = takes_addresses(communicator)
+    buffers = [None] * (program.memories - len(tensors))
+    memories = _Memories([*tensors, *buffers], communicator.device)
     for step in program.rounds:
         memories.begin(step)
         _copy(step.packs, memories)
-        raw = posted(step, memories.starts) if addresses else None  # after the copies: the device has begun by then
-        if raw is not None:
-            post(raw, communicator, stream)
-        elif step.sends or step.receives:
+        if step.sends or step.receives:
             _exchange(step, memories, communicator, stream)
         _copy(step.unpacks, memories)
-        if raw is not None:
-            share(raw, replicas, stream)
-        else:
-            _rebuild(step, memories, replicas, stream)
+        _rebuild(step, memories, replicas, stream)
         _copy(step.finishes, memories)
         memories.end(step)
-
-
-def post(step: Posted, communicator: Any, stream: Any) -> None:
-    """The messages of a round, to a transport that takes addresses."""
-    if step.sends or step.receives:
-        communicator.post(step.sends, step.receives, stream)
-
-
-def share(step: Posted, replicas: Sequence[Any], stream: Any) -> None:
-    """The fan-outs of a round, to transports that take addresses."""
-    for split, gathers, spreads in step.shares:
-        _members(replicas, split).share(gathers, spreads, stream)
 
 
 def _exchange(step: Round, memories: _Memories, communicator: Communicator, stream: Any) -> None:
@@ -119,7 +82,7 @@ def _exchange(step: Round, memories: _Memories, communicator: Communicator, stre
 def _rebuild(step: Round, memories: _Memories, replicas: Sequence[Communicator | None], stream: Any) -> None:
     """The fan-outs, those of one split in one group."""
     for split, rebuilds in groupby(step.rebuilds, attrgetter("split")):
-        members = _members(replicas, split)
+        members = members_of(replicas, split)
         with members.group():
             for one in rebuilds:
                 if isinstance(one, Gather):
@@ -128,7 +91,8 @@ def _rebuild(step: Round, memories: _Memories, replicas: Sequence[Communicator |
                     members.broadcast(memories.at(one.stripe), one.root, stream)
 
 
-def _members(replicas: Sequence[Any], split: int) -> Any:
+def members_of(replicas: Sequence[Any], split: int) -> Any:
+    """The communicator that a rank's stripes are shared over."""
     members = replicas[split]
     if members is None:
         raise RuntimeError("a rank with a stripe has to be in a replica group")
@@ -136,11 +100,15 @@ def _members(replicas: Sequence[Any], split: int) -> Any:
 
 
 def _copy(copies: Sequence[Copy], memories: _Memories) -> None:
-    """Copy views into views; many in one call, which may batch them."""
-    if len(copies) == 1:
-        ((to, of),) = copies
-        memories[to.memory].view(to).copy_(memories[of.memory].view(of))
-    elif copies:
-        into = [memories[to.memory].view(to) for to, _ in copies]
-        out = [memories[of.memory].view(of) for _, of in copies]
+    copy(
+        [memories[to.memory].view(to) for to, _ in copies],
+        [memories[of.memory].view(of) for _, of in copies],
+    )
+
+
+def copy(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
+    """Copy tensors into others of their sizes; many in one call, which may batch them."""
+    if len(into) > 1:
         torch._foreach_copy_(into, out)
+    elif into:
+        into[0].copy_(out[0])

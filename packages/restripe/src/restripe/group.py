@@ -17,7 +17,7 @@ from restripe import agreement, comm
 from restripe.arguments import Item, Look, Told, Whole, addresses, looks
 from restripe.call import Bound, Call, Check, Options, Pair, at, bound_to, fault_in, overlap, pair_of, stand_ins
 from restripe.errors import CaptureError, MissingTensorError, ReshardError
-from restripe.execution import execute, post, share
+from restripe.execution import execute
 from restripe.links import Links
 from restripe.links import release as release_links
 from restripe.planning import RankPlan, plan, turns
@@ -217,7 +217,7 @@ class State:
         else:
             fault = overlap(call, bound.reaches)
             self.agree(links, call.key, None if fault is None else at(links.base.rank, fault), options)
-        bound.lie_at([None if one is None else one[0] for one in lies], posting=links.posting)
+        bound.addressed.lie_at([None if one is None else one[0] for one in lies])
         warm.seen, warm.bound = seen, bound
         self._warm.made(call.key, dict)[call.turn] = warm
         return bound
@@ -229,20 +229,19 @@ class State:
         plans = [self._plan(item, base.rank, call.turn + turn) for item, turn in places]
         self.agree(links, call.key, fault_in(call, plans, base), options)
         with self._tearing():
-            return bound_to(call, plans, options.staging_bytes)
+            return bound_to(call, plans, options.staging_bytes, base.device)
 
     def _move(self, links: Links, given: Sequence[torch.Tensor | None], bound: Bound, stream: Any) -> None:
         try:
             # Splits are collective, also for ranks that only send.
             replicas = [links.replicas(layout) for layout in bound.splits] if bound.splits else []
-            if bound.posts is not None and links.posting:
-                for step in bound.posts:
-                    post(step, links.base, stream)
-                    share(step, replicas, stream)
-                return
             tensors = stand_ins(given) if bound.lazy else given
-            starts = addresses(tensors) if bound.lazy else bound.starts
-            execute(bound.program, tensors, starts, links.base, replicas, stream)
+            if links.posting:
+                if bound.lazy:
+                    bound.addressed.lie_at(addresses(tensors))
+                bound.addressed.run(links.base, replicas, stream)
+            else:
+                execute(bound.program, tensors, links.base, replicas, stream)
             for caller, written in zip(given[1::2], tensors[1::2], strict=True) if bound.lazy else ():
                 hand_back(caller, written)
         except BaseException:

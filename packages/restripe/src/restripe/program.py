@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 Sizes = tuple[int, ...]
 
@@ -105,42 +103,10 @@ class Round:
 
 
 class Program(NamedTuple):
-    """A submission's rounds, how many memories they know, and whether they make tensors: buffers, or views to copy."""
+    """A submission's rounds, and how many memories they know."""
 
     rounds: list[Round]
     memories: int
-    makes: bool
-
-
-Post = tuple[
-    int, int, int
-]  # address, length in bytes, peer or root; of an all-gather where to, where from and the length there
-
-
-class Posted(NamedTuple):
-    """A round's messages, and the all-gathers and broadcasts of each split, for a transport that takes addresses."""
-
-    sends: list[Post]
-    receives: list[Post]
-    shares: list[tuple[int, list[Post], list[Post]]]
-
-
-def posted(step: Round, starts: Sequence[Any]) -> Posted:
-    """What a round has sent and shared, where each memory starts at such an address."""
-    return Posted(
-        [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.sends],
-        [(starts[memory] + offset, length, peer) for (memory, offset, length), peer in step.receives],
-        [(split, *_shared(list(some), starts)) for split, some in groupby(step.rebuilds, attrgetter("split"))],
-    )
-
-
-def _shared(rebuilds: Sequence[Gather | Spread], starts: Sequence[Any]) -> tuple[list[Post], list[Post]]:
-    def at(span: Span) -> int:
-        return starts[span.memory] + span.offset  # type: ignore[no-any-return]
-
-    gathers = [(at(one.whole), at(one.stripe), one.stripe.length) for one in rebuilds if isinstance(one, Gather)]
-    spreads = [(at(one.stripe), one.stripe.length, one.root) for one in rebuilds if isinstance(one, Spread)]
-    return gathers, spreads
 
 
 def contiguous(sizes: Sequence[int], strides: Sequence[int]) -> bool:

@@ -13,7 +13,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from restripe.program import Buffer, Geometry, Span, View
 
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def settle(tensor: torch.Tensor) -> torch.Tensor:
@@ -53,7 +53,7 @@ class Memory:
     def __init__(self, tensor: torch.Tensor) -> None:
         self._storage, self._device = tensor.untyped_storage(), tensor.device
         self._start = tensor.storage_offset() * tensor.element_size()
-        self._integers = _INTEGERS[min(tensor.element_size(), 8)]
+        self._integers = INTEGERS[min(tensor.element_size(), 8)]
 
     @cached_property
     def _bytes(self) -> torch.Tensor:
@@ -72,7 +72,7 @@ class Memory:
 
 def allocate(buffer: Buffer, device: torch.device) -> torch.Tensor:
     """New memory on the current stream."""
-    return torch.empty(buffer.elements, dtype=_INTEGERS[buffer.itemsize], device=device)
+    return torch.empty(buffer.elements, dtype=INTEGERS[buffer.itemsize], device=device)
 
 
 def extent(tensor: torch.Tensor) -> tuple[int, int]:

@@ -1,0 +1,139 @@
+"""What is written down once at the places of a call's memories, and enqueued again while nothing moves."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from restripe import addressing
+from restripe.addressing import Addressed, alias
+from restripe.program import Buffer, Gather, Geometry, Program, Round, Span, Spread, View
+
+from .posting import lying_at
+
+CPU = torch.device("cpu")
+TURN = Round(  # 3 columns of 2 rows are packed from memory 0, and 2 are unpacked to memory 1
+    buffers=[Buffer(2, 5, 1)],
+    packs=[(View(2, 0, (3,), (1,)), View(0, 1, (3,), (2,)))],
+    sends=[(Span(2, 0, 3), 1)],
+    receives=[(Span(2, 3, 2), 1)],
+    unpacks=[(View(1, 2, (2,), (2,)), View(2, 3, (2,), (1,)))],
+    rebuilds=[Gather(0, Span(1, 0, 4), Span(1, 2, 2))],
+    drops=[2],
+)
+STREAM = object()
+
+
+class Poster:
+    """A transport that takes addresses and notes what lies there; what it receives is 9."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def post(self, sends: Any, receives: Any, stream: Any) -> None:
+        self.calls.append(("post", [(lying_at(*at).tolist(), peer) for *at, peer in sends], len(receives), stream))
+        for address, length, _ in receives:
+            lying_at(address, length).fill_(9)
+
+    def share(self, gathers: Any, spreads: Any, stream: Any) -> None:
+        self.calls.append(("share", gathers, spreads, stream))
+
+
+def addressed(step: Round, tensors: Sequence[torch.Tensor | None]) -> Addressed:
+    lies = [None if one is None else Geometry.of(one.shape, one.stride(), one.element_size()) for one in tensors]
+    found = Addressed(Program([step], 3), lies, CPU)
+    found.lie_at(starts(tensors))
+    return found
+
+
+def starts(tensors: Sequence[torch.Tensor | None]) -> list[int | None]:
+    return [None if one is None else one.data_ptr() for one in tensors]
+
+
+@pytest.fixture
+def writings(monkeypatch: pytest.MonkeyPatch) -> list[Round]:
+    """The rounds that are written down from now on."""
+    found: list[Round] = []
+    write = Addressed._write
+
+    def counting(self: Addressed, step: Round) -> Any:
+        found.append(step)
+        return write(self, step)
+
+    monkeypatch.setattr(Addressed, "_write", counting)
+    return found
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_a_round_packs_posts_unpacks_and_shares_in_any_mode_and_then_in_another(mode: type) -> None:
+    src, dst = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8)
+    base, replicas, turn = Poster(), Poster(), addressed(TURN, [src, dst])
+    with mode():
+        turn.run(base, [replicas], STREAM)
+    assert dst.tolist() == [0, 0, 9, 0, 9, 0]
+    dst.zero_()
+    src += 1
+    turn.run(base, [replicas], STREAM)
+    assert base.calls == [("post", [([n + 1, n + 3, n + 5], 1)], 1, STREAM) for n in (0, 1)]
+    assert dst.tolist() == [0, 0, 9, 0, 9, 0]
+    assert replicas.calls == [("share", [(dst.data_ptr(), dst.data_ptr() + 2, 2)], [], STREAM)] * 2
+
+
+def test_messages_and_broadcasts_are_given_by_address_and_length() -> None:
+    src, dst = torch.arange(9, dtype=torch.int16)[3:], torch.zeros(6, dtype=torch.int16)
+    step = Round(sends=[(Span(0, 2, 4), 1)], rebuilds=[Spread(0, 1, Span(1, 4, 8)), Spread(1, 0, Span(1, 0, 2))])
+    base, replicas = Poster(), [Poster(), Poster()]
+    addressed(step, [src, dst]).run(base, replicas, STREAM)
+    assert base.calls == [("post", [([4, 0, 5, 0], 1)], 0, STREAM)]
+    assert replicas[0].calls == [("share", [], [(dst.data_ptr() + 4, 8, 1)], STREAM)]
+    assert replicas[1].calls == [("share", [], [(dst.data_ptr(), 2, 0)], STREAM)]
+
+
+def test_nothing_is_posted_where_there_is_nothing() -> None:
+    base = Poster()
+    addressed(Round(), [None, None]).run(base, [], STREAM)
+    assert base.calls == []
+
+
+def test_a_round_is_written_down_anew_only_where_a_memory_has_moved(
+    writings: list[Round], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    src, dst = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8)
+    turn, room = addressed(TURN, [src, dst]), torch.zeros(2, 5, dtype=torch.uint8)
+    buffers = [room[0], room[0], room[1], room[1], room[1]]
+    monkeypatch.setattr(addressing, "allocate", lambda *_: buffers.pop(0))
+    for times in (1, 1, 2, 2):
+        turn.run(Poster(), [Poster()], STREAM)
+        assert len(writings) == times
+    there, base = torch.arange(10, 16, dtype=torch.int8), Poster()
+    turn.lie_at(starts([there, dst]))
+    turn.run(base, [Poster()], STREAM)
+    assert len(writings) == 3
+    assert base.calls == [("post", [([11, 13, 15], 1)], 1, STREAM)]
+
+
+def test_what_is_written_down_holds_no_memory() -> None:
+    memory = array("b", range(6))
+    gone, src, dst = weakref.ref(memory), torch.frombuffer(memory, dtype=torch.int8), torch.zeros(6, dtype=torch.int8)
+    turn = addressed(TURN, [src, dst])
+    turn.run(Poster(), [Poster()], STREAM)
+    del memory, src
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
+def test_an_alias_has_the_bits_that_lie_there(itemsize: int) -> None:
+    memory = torch.arange(6 * itemsize, dtype=torch.uint8)
+    found = alias(memory.data_ptr() + itemsize, 4, itemsize, CPU)
+    assert found.dtype.itemsize == itemsize
+    assert found.view(torch.uint8).tolist() == memory[itemsize : 5 * itemsize].tolist()
+    found.fill_(0)
+    assert not memory[itemsize : 5 * itemsize].any()
+    assert memory[5 * itemsize :].any()
