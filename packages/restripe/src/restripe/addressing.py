@@ -74,13 +74,16 @@ class Addressed:
             written = self._written[number]
             if written is None or written.places != starts[self._locals :]:
                 written = self._written[number] = self._write(step)
-            copy(*written.packs)
-            if written.sends or written.receives:
+            if step.packs:
+                copy(*written.packs)
+            if step.sends or step.receives:
                 communicator.post(written.sends, written.receives, stream)
-            copy(*written.unpacks)
+            if step.unpacks:
+                copy(*written.unpacks)
             for split, gathers, spreads in written.shares:
                 members_of(replicas, split).share(gathers, spreads, stream)
-            copy(*written.finishes)
+            if step.finishes:
+                copy(*written.finishes)
             for memory in step.drops:
                 starts[memory] = None
                 del buffers[memory]

@@ -151,7 +151,7 @@ def _referred(reference: Any) -> Read:
 
 def _settled(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor once it is filled; refused where it is of a kind that shows strides and has none, as a nested one."""
-    local = settle(tensor)
+    local = tensor if type(tensor) in _PLAIN else settle(tensor)
     if local.layout is not torch.strided:
         raise MissingTensorError(
             f"expected a dense tensor, whose elements lie at strides in memory, got {local.layout}"
