@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import weakref
 from array import array
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ import torch
 from restripe import addressing
 from restripe.addressing import Addressed, alias
 from restripe.program import Buffer, Gather, Geometry, Program, Round, Span, Spread, View
+from restripe.streams import Aside
 
 from .posting import lying_at
 
@@ -83,6 +86,33 @@ def test_a_round_packs_posts_unpacks_and_shares_in_any_mode_and_then_in_another(
     assert base.calls == [("post", [([n + 1, n + 3, n + 5], 1)], 1, STREAM) for n in (0, 1)]
     assert dst.tolist() == [0, 0, 9, 0, 9, 0]
     assert replicas.calls == [("share", [(dst.data_ptr(), dst.data_ptr() + 2, 2)], [], STREAM)] * 2
+
+
+@pytest.mark.parametrize("crosses", [True, False])
+def test_what_stays_is_copied_beside_what_crosses_and_before_it_is_shared(*, crosses: bool) -> None:
+    src, dst, order, base = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8), [], Poster()
+
+    class Second:
+        @contextmanager
+        def beside(self, stream: Any, work: Callable[[], None]) -> Iterator[None]:
+            assert stream is STREAM
+            assert not dst.any()  # nothing came before
+            work()
+            order.append(dst.tolist())
+            yield
+            order.extend(base.calls)
+            assert not replicas.calls
+
+    replicas = Poster()
+    step = TURN if crosses else Round(rebuilds=TURN.rebuilds)
+    turn = addressed(replace(step, stays=[(View(1, 0, (2,), (1,)), View(0, 4, (2,), (1,)))]), [src, dst])
+    turn.run(base, [replicas], STREAM, cast("Aside", Second()))
+    assert order == ([[4, 5, 0, 0, 0, 0], *base.calls] if crosses else [])
+    assert dst.tolist() == ([4, 5, 9, 0, 9, 0] if crosses else [4, 5, 0, 0, 0, 0])
+    assert len(replicas.calls) == 1
+    dst.zero_()
+    turn.run(base, [replicas], STREAM)
+    assert dst.tolist() == ([4, 5, 9, 0, 9, 0] if crosses else [4, 5, 0, 0, 0, 0])
 
 
 def test_messages_and_broadcasts_are_given_by_address_and_length() -> None:

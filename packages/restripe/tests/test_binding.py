@@ -174,6 +174,7 @@ def play(steps: list[Round], world: list[Rank]) -> None:
     for place, (step, rank) in enumerate(zip(steps, world, strict=True)):
         for buffer in step.buffers:
             rank.begin(buffer)
+        rank.copy(step.stays)
         rank.copy(step.packs)
         for span, peer in step.sends:
             wire[place, peer].append(rank.read(span))
@@ -255,7 +256,7 @@ def target(one: Gather | Spread) -> Span:
 
 def used(step: Round) -> set[int]:
     """The memories that a round reads or writes."""
-    copies = [view.memory for copy in (*step.packs, *step.unpacks, *step.finishes) for view in copy]
+    copies = [view.memory for copy in (*step.stays, *step.packs, *step.unpacks, *step.finishes) for view in copy]
     return {
         *copies,
         *(span.memory for span, _ in (*step.sends, *step.receives)),
@@ -308,7 +309,15 @@ def test_a_stripe_that_the_source_holds_is_gathered_from_there() -> None:
         (gather,) = step.rebuilds
         assert isinstance(gather, Gather)
         assert (gather.stripe.memory, gather.whole.memory) == (0, 1)
-        assert step.packs == step.unpacks == []
+        assert step.stays == step.packs == step.unpacks == []
+
+
+def test_what_stays_on_a_rank_is_told_from_what_crosses() -> None:
+    sides = Side((2,), (0, 1), (0,)), Side((2,), (0, 1), (1,))
+    for place, rank in enumerate(bound(Submission(Drawn(2, (6, 4), *sides), (4,), seed=None, budget=WHOLE))):
+        (step,) = rank.program
+        assert step.stays == [(View(1, 6 * place, (3, 2), (2, 1)), View(0, 2 * place, (3, 2), (4, 1)))]
+        assert [into.memory for into, _ in step.packs] == [2]
 
 
 @pytest.mark.requirement("RS-TRAFFIC-3")

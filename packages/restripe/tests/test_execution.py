@@ -299,6 +299,12 @@ def test_a_round_without_messages_submits_none_and_every_stripe_is_broadcast_by_
     assert dst.tolist() == [0, 3, 1, 0, 2]
 
 
+def test_what_stays_is_copied_too() -> None:
+    src, dst = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8)
+    run(replace(TURN, stays=[(View(1, 0, (2,), (1,)), View(0, 4, (2,), (1,)))]), [src, dst], wire(), [wire()])
+    assert dst.tolist() == [4, 5, 9, 0, 9, 0]
+
+
 def test_the_fan_outs_of_one_split_go_in_one_group() -> None:
     dst = torch.zeros(8, dtype=torch.int8)
     splits = wire(), wire()

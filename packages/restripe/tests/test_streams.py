@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ import torch
 from restripe import Work
 from restripe.errors import PeerTimeoutError
 from restripe.links import Links
-from restripe.streams import Mark, Streams, hold, streams_of
+from restripe.streams import Aside, Mark, Streams, hold, streams_of
 
 from .conftest import Worlds
 
@@ -155,3 +158,47 @@ def test_a_stream_is_asked_of_torch_once(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_there_are_no_streams_on_the_cpu(worlds: Worlds) -> None:
     (communicator,) = worlds(1).communicators()
     assert Links(communicator, owned=False).streams is None
+
+
+@pytest.mark.parametrize("fails", ["nothing", "work", "inside"])
+def test_what_goes_beside_comes_after_what_was_there_and_before_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    told: list[str] = []
+
+    class Place:
+        def __init__(self) -> None:
+            self.name = ("begin", "end")[len(places)]
+            places.append(self)
+
+        def record(self, stream: Told) -> None:
+            told.append(f"{self.name} on {stream.name}")
+
+    class Told:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait_event(self, place: Place) -> None:
+            told.append(f"{self.name} waits for {place.name}")
+
+    @contextmanager
+    def on(stream: Told) -> Iterator[None]:
+        told.append(f"to {stream.name}")
+        yield
+        told.append("back")
+
+    def tell(what: str) -> None:
+        told.append(what)
+        if what == fails:
+            raise RuntimeError(what)
+
+    places: list[Place] = []
+    monkeypatch.setattr(torch.cuda, "Event", Place)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Told("aside"))
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    aside = Aside(torch.device("cuda", 0))
+    with suppress(RuntimeError), aside.beside(Told("caller"), partial(tell, "work")):
+        tell("inside")
+    begin, end = ["begin on caller", "aside waits for begin", "to aside"], ["end on aside", "caller waits for end"]
+    between = {"nothing": ["work", "back", "inside"], "work": ["work"], "inside": ["work", "back", "inside"]}[fails]
+    assert told == [*begin, *between, *end]

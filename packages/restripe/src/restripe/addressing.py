@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import torch
 from restripe.execution import copy, members_of
 from restripe.program import Copy, Gather, Geometry, Program, Round, Span, Spread
 from restripe.staging import INTEGERS, allocate
+from restripe.streams import Aside
 
 Post = tuple[int, int, int]  # address, length in bytes, peer or root; of an all-gather to, from, length there
 Pair = tuple[list[torch.Tensor], list[torch.Tensor]]  # into, out of
@@ -30,6 +32,7 @@ class Written(NamedTuple):
     """
 
     places: list[Any]
+    stays: Pair
     packs: Pair
     sends: list[Post]
     receives: list[Post]
@@ -60,11 +63,12 @@ class Addressed:
         self._starts = [*starts, *[None] * (self._memories - self._locals)]
         self._written = [None] * len(self._rounds)
 
-    def run(self, communicator: Any, replicas: Sequence[Any], stream: Any) -> None:
+    def run(self, communicator: Any, replicas: Sequence[Any], stream: Any, aside: Aside | None = None) -> None:
         """Enqueue the rounds; every rank of the communicator runs its own of the same submission.
 
         Args:
             replicas: by split, the communicator of this rank's replica group, where it is in one.
+            aside: a second stream for what stays on this rank while the rest crosses; None where there is one alone.
         """
         starts, buffers = self._starts, {}
         for number, step in enumerate(self._rounds):
@@ -74,12 +78,14 @@ class Addressed:
             written = self._written[number]
             if written is None or written.places != starts[self._locals :]:
                 written = self._written[number] = self._write(step)
-            if step.packs:
-                copy(*written.packs)
-            if step.sends or step.receives:
-                communicator.post(written.sends, written.receives, stream)
-            if step.unpacks:
-                copy(*written.unpacks)
+            if not step.stays:
+                self._exchange(written, communicator, stream)
+            elif aside is None or not (step.sends or step.receives):
+                copy(*written.stays)
+                self._exchange(written, communicator, stream)
+            else:
+                with aside.beside(stream, partial(copy, *written.stays)):
+                    self._exchange(written, communicator, stream)
             for split, gathers, spreads in written.shares:
                 members_of(replicas, split).share(gathers, spreads, stream)
             if step.finishes:
@@ -87,6 +93,14 @@ class Addressed:
             for memory in step.drops:
                 starts[memory] = None
                 del buffers[memory]
+
+    def _exchange(self, written: Written, communicator: Any, stream: Any) -> None:
+        if written.packs[0]:
+            copy(*written.packs)
+        if written.sends or written.receives:
+            communicator.post(written.sends, written.receives, stream)
+        if written.unpacks[0]:
+            copy(*written.unpacks)
 
     @torch.inference_mode(False)  # what is made in that mode cannot be written to outside of it
     def _write(self, step: Round) -> Written:
@@ -103,6 +117,7 @@ class Addressed:
 
         return Written(
             self._starts[self._locals :],
+            pair(step.stays),
             pair(step.packs),
             [(self._at(span), span.length, peer) for span, peer in step.sends],
             [(self._at(span), span.length, peer) for span, peer in step.receives],

@@ -95,6 +95,7 @@ class _Binder:
             for itemsize, (memory, elements) in self.staged.items():
                 self.round.buffers.append(Buffer(memory, elements, itemsize))
                 self.round.drops.append(memory)
+            self.round.stays = merged(self.round.stays)
             self.round.packs, self.round.unpacks = merged(self.round.packs), merged(self.round.unpacks)
             self.round.rebuilds.sort(key=attrgetter("split"))
             yield self.round
@@ -105,7 +106,7 @@ class _Binder:
         given = self._given(part, src, dst)
         if src is not None and dst is not None and part.first and given is None:
             for region in plan.copies:
-                self.round.unpacks += copies(dst, src, region)  # what crosses is on its way meanwhile
+                self.round.stays += copies(dst, src, region)
         if src is not None:
             for message in part.of(plan.sends):
                 self.round.sends.append((self._pack(src, message.region), message.peer))

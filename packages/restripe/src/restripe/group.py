@@ -239,7 +239,7 @@ class State:
             if links.posting:
                 if bound.lazy:
                     bound.addressed.lie_at(addresses(tensors))
-                bound.addressed.run(links.base, replicas, stream)
+                bound.addressed.run(links.base, replicas, stream, links.aside)
             else:
                 execute(bound.program, tensors, links.base, replicas, stream)
             for caller, written in zip(given[1::2], tensors[1::2], strict=True) if bound.lazy else ():

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from restripe.comm import Communicator, takes_addresses
 from restripe.layout import Layout, Mesh, replica_groups
-from restripe.streams import streams_of
+from restripe.streams import Aside, streams_of
 
 
 class Links:
@@ -22,6 +22,7 @@ class Links:
         self.base = base
         self.posting = takes_addresses(base)
         self.streams = streams_of(base.device)
+        self.aside = None if self.streams is None else Aside(base.device)
         self._made: list[Communicator] = [base] if owned else []
         self._replicas: dict[tuple[Mesh, tuple[int, ...]], Communicator | None] = {}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from time import monotonic, sleep
 from typing import Any
@@ -80,6 +81,27 @@ class Streams:
         if end is not None and end.stream is not stream and end.stream != stream:
             stream.wait_event(end.event)
         return mark
+
+
+class Aside:
+    """A second stream of a device, for what goes beside a call's own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)
+        self._begin, self._end = torch.cuda.Event(), torch.cuda.Event()
+
+    @contextmanager
+    def beside(self, stream: Any, work: Callable[[], None]) -> Iterator[None]:
+        """Enqueue what `work` enqueues beside what is enqueued on the stream inside; what comes there later is after both."""
+        self._begin.record(stream)
+        self._stream.wait_event(self._begin)
+        try:
+            with torch.cuda.stream(self._stream):
+                work()
+            yield
+        finally:
+            self._end.record(self._stream)
+            stream.wait_event(self._end)
 
 
 @cache
