@@ -174,7 +174,6 @@ def play(steps: list[Round], world: list[Rank]) -> None:
     for place, (step, rank) in enumerate(zip(steps, world, strict=True)):
         for buffer in step.buffers:
             rank.begin(buffer)
-        rank.copy(step.stays)
         rank.copy(step.packs)
         for span, peer in step.sends:
             wire[place, peer].append(rank.read(span))
@@ -182,6 +181,7 @@ def play(steps: list[Round], world: list[Rank]) -> None:
         for span, peer in step.receives:
             rank.write(span, wire[peer, place].popleft())
         rank.copy(step.unpacks)
+        rank.copy(step.stays)
     assert not any(wire.values())
     fan_out(steps, world)
     for step, rank in zip(steps, world, strict=True):

@@ -334,8 +334,12 @@ def given(move: Move) -> dict[str, Any]:
 class Streams:
     """The one stream of a device, None, with a log of what comes after the calls so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, recording: bool = False) -> None:
+        self.recording = recording
         self.log: list[Any] = []
+
+    def records(self, stream: None) -> bool:
+        return self.recording
 
     def current(self) -> None:
         return None
@@ -348,19 +352,13 @@ class Streams:
 def captured(group: Group, links: Links | None, call: Any) -> None:
     """What a call does while the device's current stream records a graph."""
     links = state(group).links(group) if links is None else links
-    links.streams = Streams()  # type: ignore[assignment]
+    links.streams = Streams(recording=True)  # type: ignore[assignment]
     try:
         call()
     finally:
         links.streams = None
 
 
-@pytest.fixture
-def capturing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-
-
-@pytest.mark.usefixtures("capturing")
 def test_a_call_without_communicators_of_its_own_is_not_recorded(worlds: Worlds) -> None:
     world = worlds(4)
     SPLIT.run(world)
@@ -370,7 +368,6 @@ def test_a_call_without_communicators_of_its_own_is_not_recorded(worlds: Worlds)
     SPLIT.run(world)
 
 
-@pytest.mark.usefixtures("capturing")
 def test_only_a_warm_refit_is_recorded_and_then_exchanges_nothing(worlds: Worlds) -> None:
     world = worlds(4)
     item = Item("w", SPLIT.shape, SPLIT.dtype, SPLIT.src.layout, SPLIT.dst.layout)
@@ -554,7 +551,6 @@ def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_mar
 ) -> None:
     """Tensors are held also where a transport fails halfway, since it may read them still; an exchange follows too."""
     streams = Streams()
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(
         module, "hold", lambda tensors, stream: streams.log.append([t.numel() for t in tensors if t is not None])
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +113,14 @@ def test_a_call_comes_after_the_last_one_on_another_stream_of_its_device() -> No
     assert not ours.recorded
 
 
+@pytest.mark.parametrize(("handle", "capturing", "records"), [(0, True, False), (7, True, True), (7, False, False)])
+def test_the_default_stream_never_records(
+    monkeypatch: pytest.MonkeyPatch, *, handle: int, capturing: bool, records: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    assert Streams(0).records(SimpleNamespace(cuda_stream=handle)) is records
+
+
 def test_a_stream_that_is_gone_fails_one_call_and_not_all() -> None:
     class Gone(Stream):
         def record_event(self) -> Event:
@@ -160,9 +168,9 @@ def test_there_are_no_streams_on_the_cpu(worlds: Worlds) -> None:
     assert Links(communicator, owned=False).streams is None
 
 
-@pytest.mark.parametrize("fails", ["nothing", "work", "inside"])
-def test_what_goes_beside_comes_after_what_was_there_and_before_what_comes_next(
-    monkeypatch: pytest.MonkeyPatch, fails: str
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_goes_aside_comes_after_what_was_there_when_it_began_and_before_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     told: list[str] = []
 
@@ -187,18 +195,22 @@ def test_what_goes_beside_comes_after_what_was_there_and_before_what_comes_next(
         yield
         told.append("back")
 
-    def tell(what: str) -> None:
-        told.append(what)
-        if what == fails:
-            raise RuntimeError(what)
+    def work() -> None:
+        told.append("work")
+        if fails:
+            raise RuntimeError
 
     places: list[Place] = []
     monkeypatch.setattr(torch.cuda, "Event", Place)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Told("aside"))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Told("second"))
     monkeypatch.setattr(torch.cuda, "stream", on)
-    aside = Aside(torch.device("cuda", 0))
-    with suppress(RuntimeError), aside.beside(Told("caller"), partial(tell, "work")):
-        tell("inside")
-    begin, end = ["begin on caller", "aside waits for begin", "to aside"], ["end on aside", "caller waits for end"]
-    between = {"nothing": ["work", "back", "inside"], "work": ["work"], "inside": ["work", "back", "inside"]}[fails]
-    assert told == [*begin, *between, *end]
+    aside, caller = Aside(torch.device("cuda", 0), 0), Told("caller")
+    aside.begin(caller)
+    told.append("meanwhile")
+    with suppress(RuntimeError):
+        aside.run(work, caller)
+    assert told == [
+        *["begin on caller", "meanwhile", "second waits for begin", "to second", "work"],
+        *(() if fails else ("back",)),
+        *["end on second", "caller waits for end"],
+    ]

@@ -28,15 +28,17 @@ Pair = tuple[list[torch.Tensor], list[torch.Tensor]]  # into, out of
 class Written(NamedTuple):
     """A round where its memories lie.
 
-    `places` are its buffers'; `shares` the all-gathers and broadcasts of each split.
+    `places` are its buffers'; `beside` the bytes that stay while others cross; `shares` the all-gathers and broadcasts of each
+    split.
     """
 
     places: list[Any]
-    stays: Pair
     packs: Pair
     sends: list[Post]
     receives: list[Post]
     unpacks: Pair
+    stays: Pair
+    beside: int
     shares: list[tuple[int, list[Post], list[Post]]]
     finishes: Pair
 
@@ -78,14 +80,7 @@ class Addressed:
             written = self._written[number]
             if written is None or written.places != starts[self._locals :]:
                 written = self._written[number] = self._write(step)
-            if not step.stays:
-                self._exchange(written, communicator, stream)
-            elif aside is None or not (step.sends or step.receives):
-                copy(*written.stays)
-                self._exchange(written, communicator, stream)
-            else:
-                with aside.beside(stream, partial(copy, *written.stays)):
-                    self._exchange(written, communicator, stream)
+            _cross(written, communicator, stream, aside)
             for split, gathers, spreads in written.shares:
                 members_of(replicas, split).share(gathers, spreads, stream)
             if step.finishes:
@@ -93,14 +88,6 @@ class Addressed:
             for memory in step.drops:
                 starts[memory] = None
                 del buffers[memory]
-
-    def _exchange(self, written: Written, communicator: Any, stream: Any) -> None:
-        if written.packs[0]:
-            copy(*written.packs)
-        if written.sends or written.receives:
-            communicator.post(written.sends, written.receives, stream)
-        if written.unpacks[0]:
-            copy(*written.unpacks)
 
     @torch.inference_mode(False)  # what is made in that mode cannot be written to outside of it
     def _write(self, step: Round) -> Written:
@@ -115,13 +102,15 @@ class Addressed:
             ]
             return into, out
 
+        stays = pair(step.stays)
         return Written(
             self._starts[self._locals :],
-            pair(step.stays),
             pair(step.packs),
             [(self._at(span), span.length, peer) for span, peer in step.sends],
             [(self._at(span), span.length, peer) for span, peer in step.receives],
             pair(step.unpacks),
+            stays,
+            sum(one.nbytes for one in stays[0]) if step.sends or step.receives else 0,
             [(split, *self._shared(list(some))) for split, some in groupby(step.rebuilds, attrgetter("split"))],
             pair(step.finishes),
         )
@@ -134,6 +123,23 @@ class Addressed:
 
     def _at(self, span: Span) -> int:
         return self._starts[span.memory] + span.offset  # type: ignore[no-any-return]
+
+
+def _cross(written: Written, communicator: Any, stream: Any, aside: Aside | None) -> None:
+    """What a round does before replicas share their stripes. Messages are on their way before what stays is copied."""
+    beside = aside if aside is not None and written.beside > aside.least else None
+    if beside is not None:
+        beside.begin(stream)
+    if written.packs[0]:
+        copy(*written.packs)
+    if written.sends or written.receives:
+        communicator.post(written.sends, written.receives, stream)
+    if written.unpacks[0]:
+        copy(*written.unpacks)
+    if beside is not None:
+        beside.run(partial(copy, *written.stays), stream)
+    elif written.stays[0]:
+        copy(*written.stays)
 
 
 class _Memory:

@@ -65,7 +65,7 @@ def execute(
         _copy(step.packs, memories)
         if step.sends or step.receives:
             _exchange(step, memories, communicator, stream)
-        _copy([*step.stays, *step.unpacks], memories)  # what crosses may be on its way meanwhile
+        _copy([*step.unpacks, *step.stays], memories)  # what crosses may be on its way meanwhile
         _rebuild(step, memories, replicas, stream)
         _copy(step.finishes, memories)
         memories.end(step)

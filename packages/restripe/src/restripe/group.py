@@ -165,26 +165,25 @@ class State:
         On CUDA it gives a mark that the stream passes at its end.
         """
         streams = links.streams
-        if streams is not None and stream is not None and stream != streams.current():
-            with torch.cuda.stream(stream):
-                return self.run(links, key, items, tensors, told, turn, options)
+        if streams is not None:
+            current = streams.current()
+            if stream is not None and stream != current:
+                with torch.cuda.stream(stream):
+                    return self.run(links, key, items, tensors, told, turn, options)
+            stream = current
         try:
             seen: Seen = options, told, looks(tensors)
         except (RuntimeError, ValueError) as error:
             message = f"expected dense tensors, whose elements lie at strides in memory ({error})"
             self.refuse(links, key, MissingTensorError(message), options)
         self.calls += 1
-        recorded = streams is not None and torch.cuda.is_current_stream_capturing()
+        recorded = streams is not None and streams.records(stream)
         turns = self._warm.get(key)
         warm = None if turns is None else turns.get(turn)
         bound = None if warm is None or warm.seen != seen else warm.bound  # at fault in nothing, and agreed on
         if bound is None or recorded or options.check == "always":
             bound = self._bound_to(links, Call(key, items, tensors, told, turn), seen, recorded=recorded)
-        if streams is None:
-            self._move(links, tensors, bound, stream)
-            return None
-        stream = streams.current()
-        if recorded:
+        if streams is None or recorded:
             self._move(links, tensors, bound, stream)
             return None
         mark = streams.after(stream)
@@ -198,7 +197,7 @@ class State:
         """A call of which this rank cannot read its part, and maybe not even what it moves: it counts, and raises."""
         self.calls += 1
         fault = at(links.base.rank, error)
-        if links.streams is None or not torch.cuda.is_current_stream_capturing():
+        if links.streams is None or not links.streams.records(links.streams.current()):
             self.agree(links, key, fault, options)
         raise fault
 

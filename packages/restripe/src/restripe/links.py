@@ -9,6 +9,10 @@ from restripe.comm import Communicator, takes_addresses
 from restripe.layout import Layout, Mesh, replica_groups
 from restripe.streams import Aside, streams_of
 
+ASIDE = (
+    16 * 2**20
+)  # bytes that a GPU copies while the host enqueues what a second stream takes: 30 us, 10 to start with
+
 
 class Links:
     """A base communicator and what was made from it.
@@ -16,13 +20,14 @@ class Links:
     Args:
         base: the communicator that messages go through.
         owned: whether restripe made it, and so releases it.
+        aside: up to how many bytes that stay on this rank are copied on the call's own stream, and not on a second one.
     """
 
-    def __init__(self, base: Communicator, *, owned: bool) -> None:
+    def __init__(self, base: Communicator, *, owned: bool, aside: int = ASIDE) -> None:
         self.base = base
         self.posting = takes_addresses(base)
         self.streams = streams_of(base.device)
-        self.aside = None if self.streams is None else Aside(base.device)
+        self.aside = None if self.streams is None else Aside(base.device, aside)
         self._made: list[Communicator] = [base] if owned else []
         self._replicas: dict[tuple[Mesh, tuple[int, ...]], Communicator | None] = {}
 
@@ -42,17 +47,19 @@ class Links:
         without a color; it is kept to be released like the others.
         """
         key = (dst.mesh, dst.replicating)
-        if key not in self._replicas:
+        try:
+            return self._replicas[key]  # hashing a mesh takes long
+        except KeyError:
             color, place = _seat(replica_groups(dst), self.base.rank)
-            self._replicas[key] = self._keep(self.base.split(color, place))
-        return self._replicas[key]
+            made = self._replicas[key] = self._keep(self.base.split(color, place))
+            return made
 
     def twin(self) -> Links:
-        """The same ranks over communicators of its own. Collective."""
+        """The same ranks over communicators of its own, for a CUDA graph: there a second stream costs the host nothing. Collective."""
         base = self.base.split(0, self.base.rank)
         if base is None:
             raise RuntimeError("a rank with a color has to get a communicator")
-        return Links(base, owned=True)
+        return Links(base, owned=True, aside=0)
 
     def give_up(self) -> list[Communicator]:
         """What was made, last first; it is the caller's from now on."""

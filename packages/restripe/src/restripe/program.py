@@ -90,14 +90,14 @@ Copy = tuple[View, View]  # into, out of
 
 @dataclass
 class Round:
-    """What is done for the messages of one round, in the order of the fields; what stays on the rank may be copied beside it."""
+    """What is done for the messages of one round, in the order of the fields; what stays may be copied beside what crosses."""
 
     buffers: list[Buffer] = field(default_factory=list)
-    stays: list[Copy] = field(default_factory=list)
     packs: list[Copy] = field(default_factory=list)
     sends: list[tuple[Span, int]] = field(default_factory=list)
     receives: list[tuple[Span, int]] = field(default_factory=list)
     unpacks: list[Copy] = field(default_factory=list)
+    stays: list[Copy] = field(default_factory=list)
     rebuilds: list[Gather | Spread] = field(default_factory=list)
     finishes: list[Copy] = field(default_factory=list)
     drops: list[int] = field(default_factory=list)

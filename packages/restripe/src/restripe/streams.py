@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import cache
 from time import monotonic, sleep
 from typing import Any
@@ -70,6 +69,10 @@ class Streams:
             stream = self._known[handle] = torch.cuda.current_stream(self._index)
         return stream
 
+    def records(self, stream: Any) -> bool:
+        """Whether the current stream records a CUDA graph; the default stream, whose handle is 0, never does."""
+        return stream.cuda_stream != 0 and torch.cuda.is_current_stream_capturing()
+
     def after(self, stream: Any) -> Mark:
         """Let what is enqueued on the stream from now on come after every call so far, and mark it as the last one.
 
@@ -84,21 +87,27 @@ class Streams:
 
 
 class Aside:
-    """A second stream of a device, for what goes beside a call's own."""
+    """A second stream of a device, for copies that go beside what a call's own stream does.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        least: copies of no more bytes stay on the call's stream.
+    """
+
+    def __init__(self, device: torch.device, least: int) -> None:
+        self.least = least
         self._stream = torch.cuda.Stream(device)
         self._begin, self._end = torch.cuda.Event(), torch.cuda.Event()
 
-    @contextmanager
-    def beside(self, stream: Any, work: Callable[[], None]) -> Iterator[None]:
-        """Enqueue what `work` enqueues beside what is enqueued on the stream inside; what comes there later is after both."""
+    def begin(self, stream: Any) -> None:
+        """What is on the stream so far comes before what is run here next."""
         self._begin.record(stream)
+
+    def run(self, work: Callable[[], None], stream: Any) -> None:
+        """Enqueue what `work` enqueues, beside what came on the stream since it began; what comes there later is after it."""
         self._stream.wait_event(self._begin)
         try:
             with torch.cuda.stream(self._stream):
                 work()
-            yield
         finally:
             self._end.record(self._stream)
             stream.wait_event(self._end)
