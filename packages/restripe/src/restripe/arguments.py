@@ -142,8 +142,8 @@ def _referred(reference: Any) -> Read:
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise DtypeError(f"expected a reference's dtype to be a torch.dtype, got {dtype!r}")
     told = shape, dtype
-    if local is None:
-        return None, told
+    if type(local) in _PLAIN:
+        return local, told
     if not isinstance(local, torch.Tensor):
         raise MissingTensorError(f"expected a reference to a tensor, got one to {type(local).__name__}")
     return _settled(local), told
@@ -151,7 +151,7 @@ def _referred(reference: Any) -> Read:
 
 def _settled(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor once it is filled; refused where it is of a kind that shows strides and has none, as a nested one."""
-    local = tensor if type(tensor) in _PLAIN else settle(tensor)
+    local = settle(tensor)
     if local.layout is not torch.strided:
         raise MissingTensorError(
             f"expected a dense tensor, whose elements lie at strides in memory, got {local.layout}"

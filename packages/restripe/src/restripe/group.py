@@ -241,8 +241,9 @@ class State:
                 bound.addressed.run(links.base, replicas, stream, links.aside)
             else:
                 execute(bound.program, tensors, links.base, replicas, stream)
-            for caller, written in zip(given[1::2], tensors[1::2], strict=True) if bound.lazy else ():
-                hand_back(caller, written)
+            if bound.lazy:
+                for caller, written in zip(given[1::2], tensors[1::2], strict=True):
+                    hand_back(caller, written)
         except BaseException:
             self.torn = True
             raise
