@@ -1,4 +1,4 @@
-"""CUDA graphs and work handles on two GPUs, one rank a GPU; skipped where there are fewer."""
+"""CUDA graphs, work handles and the second stream on two GPUs, one rank a GPU; skipped where there are fewer."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two
 ROWS, COLUMNS, WHOLE = (Layout(Mesh((2,), (0, 1)), (kind,)) for kind in (Shard(0), Shard(1), Replicate()))
 FIRST, SECOND = (Layout(Mesh((1,), (rank,)), (Shard(0),)) for rank in (0, 1))
 SHAPE = (64, 48)
+STAYS = (1 << 14, 1 << 14)  # 512 MiB, whose copy outlasts the messages
 ITEMS = [
     Item("exchanged", SHAPE, torch.bfloat16, ROWS, COLUMNS),
     Item("gathered", SHAPE, torch.bfloat16, ROWS, WHOLE),
@@ -135,6 +136,30 @@ def handles(rank: int) -> None:
         judge(copies, rank, 3)
 
 
+def beside(rank: int) -> None:
+    """What stays is copied after what the caller enqueued before, and before what comes after: long copies, a short message."""
+    items = [
+        *ITEMS,
+        *(Item(f"stays {own}", STAYS, torch.bfloat16, only, only) for own, only in enumerate((FIRST, SECOND))),
+    ]
+    sources, destinations = held(rank, 0, "src"), held(rank, 1, "dst")
+    name = f"stays {rank}"
+    sources[name], destinations[name] = (torch.empty(STAYS, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    with Resharder() as session:
+        refit = session.prepare(items)
+        for value in (1, 2, 3):
+            refill(sources, rank, value)
+            destinations[name].fill_(-7)
+            torch.cuda._sleep(20_000_000)
+            sources[name].fill_(value)
+            refit.run(sources, destinations)
+            copies = {one: tensor.clone() for one, tensor in destinations.items()}
+            sources[name].fill_(-7)
+            torch.cuda.synchronize()
+            assert bool((copies.pop(name) == value).all()), f"rank {rank}: what stays of values {value}"
+            judge(copies, rank, value)
+
+
 def play(rank: int, store: str, body: Body) -> None:
     """One rank's process."""
     torch.cuda.set_device(rank)
@@ -145,7 +170,7 @@ def play(rank: int, store: str, body: Body) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.requirement("RS-STREAM-3", "RS-STREAM-7", "RS-STREAM-8")
-@pytest.mark.parametrize("body", [replays, cold, handles])
+@pytest.mark.requirement("RS-STREAM-1", "RS-STREAM-3", "RS-STREAM-7", "RS-STREAM-8")
+@pytest.mark.parametrize("body", [replays, cold, handles, beside])
 def test_on_two_gpus(tmp_path: Path, body: Body) -> None:
     spawn(play, (str(tmp_path / "store"), body), nprocs=2)
