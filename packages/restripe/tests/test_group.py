@@ -78,11 +78,13 @@ def test_the_1024_plans_used_last_are_kept(worlds: Worlds, monkeypatch: pytest.M
     world = worlds(1)
     shapes = planned(monkeypatch)
     single = Side([0], (None,))
-    moves = [Move((size,), single, single, torch.int8) for size in range(1025)]
+    dtypes = iter((torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64))
 
-    def play(*numbers: int) -> list[tuple[int, ...]]:
+    def play(*sizes: int) -> list[tuple[int, ...]]:
+        """What is planned for these sizes, in a dtype that nothing is bound for yet."""
         shapes.clear()
-        world.run(lambda group: [moves[number].play(group) for number in numbers])
+        moves = [Move((size,), single, single, dtype) for dtype in [next(dtypes)] for size in sizes]
+        world.run(lambda group: [move.play(group) for move in moves])
         return list(shapes)
 
     assert len(play(*range(1024))) == 1024
@@ -127,6 +129,40 @@ def test_a_warm_call_binds_nothing_also_with_other_tensors_of_the_same_sizes_and
     world.run(clear)
     SPLIT.run(world)
     assert counts == [1] * 12
+
+
+@pytest.mark.requirement("RS-UPSTREAM-10")
+def test_tensors_of_one_layout_that_take_turns_are_each_looked_at_once(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a model's layers do, moved tensor by tensor; up to so many places, then all anew."""
+    monkeypatch.setattr(module, "PLACES", 3)
+    world, looked = worlds(1), list[Any]()
+    warmed = module.State._warmed
+
+    def counting(*arguments: Any, **more: Any) -> Any:
+        looked.append(arguments)
+        return warmed(*arguments, **more)
+
+    monkeypatch.setattr(module.State, "_warmed", counting)
+    move = Move((4,), Side([0], (None,)), Side([0], (None,)))
+    layers = [move.hand(0) for _ in range(4)]
+
+    def play(*numbers: int) -> int:
+        looked.clear()
+
+        def body(group: Group) -> None:
+            for number in numbers:
+                move.call(group, *layers[number])
+                move.judge(0, *layers[number])
+
+        world.run(body)
+        return len(looked)
+
+    assert play(0, 1, 2) == 3
+    assert play(0, 1, 2, 2, 1, 0) == 0
+    assert play(3) == 1
+    assert play(3, 0) == 1
 
 
 @pytest.mark.requirement("RS-UPSTREAM-5")

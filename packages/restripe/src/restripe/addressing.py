@@ -48,22 +48,23 @@ class Addressed:
 
     Args:
         geometries: of source and destination of each tensor, in turn; None where this rank has none.
-        device: where they lie.
+        starts: where their first elements lie.
+        device: which the addresses belong to.
     """
 
-    def __init__(self, program: Program, geometries: Sequence[Geometry | None], device: torch.device) -> None:
+    def __init__(
+        self,
+        program: Program,
+        geometries: Sequence[Geometry | None],
+        starts: Sequence[int | None],
+        device: torch.device,
+    ) -> None:
         self._rounds, self._locals, self._device = program.rounds, len(geometries), device
         sizes = {n: (one.extent // one.itemsize, one.itemsize) for n, one in enumerate(geometries) if one is not None}
         buffers = [buffer for step in program.rounds for buffer in step.buffers]
         self._sizes = sizes | {buffer.memory: (buffer.elements, buffer.itemsize) for buffer in buffers}
-        self._memories = program.memories
-        self._starts: list[Any] = []
-        self._written: list[Written | None] = []
-
-    def lie_at(self, starts: Sequence[int | None]) -> None:
-        """Take in where the first elements of the tensors lie."""
-        self._starts = [*starts, *[None] * (self._memories - self._locals)]
-        self._written = [None] * len(self._rounds)
+        self._starts: list[Any] = [*starts, *[None] * (program.memories - self._locals)]
+        self._written: list[Written | None] = [None] * len(program.rounds)
 
     def run(self, communicator: Any, replicas: Sequence[Any], stream: Any, aside: Aside | None = None) -> None:
         """Enqueue the rounds; every rank of the communicator runs its own of the same submission.

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 
-from restripe.addressing import Addressed
 from restripe.agreement import Terms
 from restripe.arguments import Told, Whole
 from restripe.binding import bind
@@ -17,7 +16,7 @@ from restripe.comm import Communicator
 from restripe.errors import PRECEDENCE, LayoutError, ReshardError
 from restripe.layout import Layout
 from restripe.planning import RankPlan, Reason, rounds
-from restripe.program import Program
+from restripe.program import Geometry, Program
 from restripe.staging import geometry, readable, writable
 
 Check = Literal["first", "always", "off"]
@@ -66,13 +65,13 @@ Pair = tuple[Layout, Layout, tuple[int, ...]]
 class Bound:
     """What a warm call needs, for tensors of one geometry.
 
-    `program` is what to run, and `addressed` the same where the tensors lay at the last call; `splits` the layouts whose
-    replicas are split, each once; `reaches` has the bytes that each item's source and destination span, 0 where this rank
-    reads and writes none of them; `lazy` says that some tensor is a conj or neg view, for which another one stands in.
+    `program` is what to run on tensors that lie in memory as `lies` says; `splits` the layouts whose replicas are split, each
+    once; `reaches` has the bytes that each item's source and destination span, 0 where this rank reads and writes none of
+    them; `lazy` says that some tensor is a conj or neg view, for which another one stands in.
     """
 
     program: Program
-    addressed: Addressed
+    lies: list[Geometry | None]
     splits: list[Layout]
     reaches: list[tuple[int, int]]
     lazy: bool
@@ -103,7 +102,7 @@ def overlap(call: Call, reaches: Sequence[tuple[int, int]]) -> ReshardError | No
     return None
 
 
-def bound_to(call: Call, plans: Sequence[RankPlan], staging_bytes: int, device: torch.device) -> Bound:
+def bound_to(call: Call, plans: Sequence[RankPlan], staging_bytes: int) -> Bound:
     """The call bound to its tensors."""
     schedule = rounds(plans, [item.dtype.itemsize for item in call.items], staging_bytes)
     tensors = stand_ins(call.tensors)
@@ -111,7 +110,7 @@ def bound_to(call: Call, plans: Sequence[RankPlan], staging_bytes: int, device: 
     splits, seats = _splits(call.items, plans)
     program = bind(plans, schedule, list(zip(lies[::2], lies[1::2], strict=True)), seats)
     lazy = any(one is not other for one, other in zip(tensors, call.tensors, strict=True))
-    return Bound(program, Addressed(program, lies, device), splits, _reaches(call.tensors, plans), lazy)
+    return Bound(program, lies, splits, _reaches(call.tensors, plans), lazy)
 
 
 def _splits(items: Sequence[Whole], plans: Sequence[RankPlan]) -> tuple[list[Layout], list[int]]:

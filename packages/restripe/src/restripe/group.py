@@ -9,11 +9,12 @@ import os
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
 from restripe import agreement, comm
+from restripe.addressing import Addressed
 from restripe.arguments import Item, Look, Told, Whole, addresses, looks
 from restripe.call import Bound, Call, Check, Options, Pair, at, bound_to, fault_in, overlap, pair_of, stand_ins
 from restripe.errors import CaptureError, MissingTensorError, ReshardError
@@ -26,20 +27,18 @@ from restripe.staging import hand_back
 from restripe.streams import Mark, hold
 
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
-SHAPES = 4  # ways that the tensors of one call may lie, of which a group keeps what they are bound to
+WAYS = 64  # turns and ways to lie of the tensors of one call, of which a group keeps what they are bound to
+PLACES = 8192  # places of tensors in memory that a group finds again at once
 Single = tuple[agreement.Terms, tuple[Whole]]  # a call of one tensor
 Seen = tuple[Options, tuple[Told, ...], list[Look | None]]
 
 
-class Warm:
-    """What calls of one key and turn were bound to: the last one, with all that was seen of it, and each way to lie."""
+class Warm(NamedTuple):
+    """A call that was made before: all that was seen of its tensors, at fault in nothing and agreed on."""
 
-    __slots__ = ("bound", "known", "seen")
-
-    def __init__(self) -> None:
-        self.seen: Seen | None = None
-        self.bound: Bound | None = None
-        self.known: dict[Hashable, Bound] = {}
+    seen: Seen
+    bound: Bound
+    addressed: Addressed
 
 
 class State:
@@ -65,7 +64,8 @@ class State:
         self.near: dict[Hashable, tuple[Single, Any, Any]] = {}
         self.singles: Recent[Hashable, Single] = Recent(PLANS)
         self._plans: Recent[Pair, dict[int, RankPlan]] = Recent(PLANS)
-        self._warm: Recent[agreement.Terms | None, dict[int, Warm]] = Recent(PLANS)
+        self._bound: Recent[agreement.Terms, dict[Hashable, Bound]] = Recent(PLANS)
+        self._warm: dict[Hashable, Warm] = {}  # by key, turn, and where the first tensors lie
 
     def options(self, group: Any, check: Check | None) -> Options:
         """How a call is made: with the check mode given, or the group's `check`, or what RESTRIPE_CHECK said at first use."""
@@ -172,23 +172,24 @@ class State:
                     return self.run(links, key, items, tensors, told, turn, options)
             stream = current
         try:
-            seen: Seen = options, told, looks(tensors)
+            lies = looks(tensors)
         except (RuntimeError, ValueError) as error:
             message = f"expected dense tensors, whose elements lie at strides in memory ({error})"
             self.refuse(links, key, MissingTensorError(message), options)
+        seen: Seen = options, told, lies
         self.calls += 1
         recorded = streams is not None and streams.records(stream)
-        turns = self._warm.get(key)
-        warm = None if turns is None else turns.get(turn)
-        bound = None if warm is None or warm.seen != seen else warm.bound  # at fault in nothing, and agreed on
-        if bound is None or recorded or options.check == "always":
-            bound = self._bound_to(links, Call(key, items, tensors, told, turn), seen, recorded=recorded)
+        near = key, turn, *[one and one[0] for one in lies[:2]]
+        warm = self._warm.get(near)
+        if warm is None or warm.seen != seen or recorded or options.check == "always":
+            warm = self._warmed(links, Call(key, items, tensors, told, turn), seen, recorded=recorded)
+            remember(self._warm, near, warm, PLACES)
         if streams is None or recorded:
-            self._move(links, tensors, bound, stream)
+            self._move(links, tensors, warm, stream)
             return None
         mark = streams.after(stream)
         try:
-            self._move(links, tensors, bound, stream)
+            self._move(links, tensors, warm, stream)
         finally:
             hold(tensors, stream)
         return mark
@@ -201,25 +202,22 @@ class State:
             self.agree(links, key, fault, options)
         raise fault
 
-    def _bound_to(self, links: Links, call: Call, seen: Seen, *, recorded: bool) -> Bound:
-        """What the call is bound to, after every check that it needs."""
+    def _warmed(self, links: Links, call: Call, seen: Seen, *, recorded: bool) -> Warm:
+        """The call bound to where its tensors lie, after every check that it needs."""
         options, told, lies = seen
-        geometry = options, told, tuple([None if one is None else one[1:] for one in lies])
-        warm = (self._warm.get(call.key) or {}).get(call.turn) or Warm()
-        bound = warm.known.get(geometry)
+        way = call.turn, options, told, tuple([one and one[1:] for one in lies])
+        known = self._bound.made(call.key, dict)
+        bound = known.get(way)
         if recorded:
             self._capturable(links, bound)
             options = replace(options, check="off")  # agreed on when it was warmed
         if bound is None:
             bound = self._bind(links, call, options)
-            remember(warm.known, geometry, bound, SHAPES)
+            remember(known, way, bound, WAYS)
         else:
             fault = overlap(call, bound.reaches)
             self.agree(links, call.key, None if fault is None else at(links.base.rank, fault), options)
-        bound.addressed.lie_at([None if one is None else one[0] for one in lies])
-        warm.seen, warm.bound = seen, bound
-        self._warm.made(call.key, dict)[call.turn] = warm
-        return bound
+        return Warm(seen, bound, self._addressed(links, bound, call.tensors))
 
     def _bind(self, links: Links, call: Call, options: Options) -> Bound:
         """The first call with such tensors: plan, check, agree and bind."""
@@ -228,17 +226,21 @@ class State:
         plans = [self._plan(item, base.rank, call.turn + turn) for item, turn in places]
         self.agree(links, call.key, fault_in(call, plans, base), options)
         with self._tearing():
-            return bound_to(call, plans, options.staging_bytes, base.device)
+            return bound_to(call, plans, options.staging_bytes)
 
-    def _move(self, links: Links, given: Sequence[torch.Tensor | None], bound: Bound, stream: Any) -> None:
+    def _addressed(self, links: Links, bound: Bound, tensors: Sequence[torch.Tensor | None]) -> Addressed:
+        return Addressed(bound.program, bound.lies, addresses(tensors), links.base.device)
+
+    def _move(self, links: Links, given: Sequence[torch.Tensor | None], warm: Warm, stream: Any) -> None:
+        bound, addressed = warm.bound, warm.addressed
         try:
             # Splits are collective, also for ranks that only send.
             replicas = [links.replicas(layout) for layout in bound.splits] if bound.splits else []
             tensors = stand_ins(given) if bound.lazy else given
             if links.posting:
                 if bound.lazy:
-                    bound.addressed.lie_at(addresses(tensors))
-                bound.addressed.run(links.base, replicas, stream, links.aside)
+                    addressed = self._addressed(links, bound, tensors)
+                addressed.run(links.base, replicas, stream, links.aside)
             else:
                 execute(bound.program, tensors, links.base, replicas, stream)
             if bound.lazy:
@@ -303,5 +305,5 @@ class State:
 
     def _forget(self) -> None:
         """Drop what was agreed on, planned and bound."""
-        for table in (self._agreed, self.near, self.singles, self._plans, self._warm):
+        for table in (self._agreed, self.near, self.singles, self._plans, self._bound, self._warm):
             table.clear()
