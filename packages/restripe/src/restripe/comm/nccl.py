@@ -58,9 +58,9 @@ class NcclCommunicator:
         finally:
             bindings.group_end()
 
-    def post(self, sends: Posts, receives: Posts, stream: Any = None) -> None:
+    def post(self, sends: Posts, receives: Posts, stream: Any) -> None:
         """Submit messages together: (address, length in bytes, peer) each."""
-        comm, handle = self._comm, self._handle_of(stream)
+        comm, handle = self._comm, stream.cuda_stream
         several = len(sends) + len(receives) > 1  # one alone needs no group
         if several:
             bindings.group_start()
@@ -73,9 +73,9 @@ class NcclCommunicator:
             if several:
                 bindings.group_end()
 
-    def share(self, gathers: Posts, spreads: Posts, stream: Any = None) -> None:
+    def share(self, gathers: Posts, spreads: Posts, stream: Any) -> None:
         """Submit together all-gathers, (to, from, length there) each, and broadcasts in place, (address, length, root)."""
-        comm, handle = self._comm, self._handle_of(stream)
+        comm, handle = self._comm, stream.cuda_stream
         several = len(gathers) + len(spreads) > 1
         if several:
             bindings.group_start()
