@@ -116,6 +116,33 @@ def test_what_stays_is_copied_beside_what_crosses_where_that_pays(step: Round, l
     assert dst[:2].tolist() == [4, 5]
 
 
+@pytest.mark.parametrize("packs", [True, False])
+def test_what_stays_begins_before_anything_is_posted_and_is_there_before_replicas_share(*, packs: bool) -> None:
+    src, dst, log = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8), list[str]()
+    stays = [(View(1, at, (1,), (1,)), View(0, 4 + at, (1,), (1,))) for at in range(2)]
+    step = TURN if packs else replace(TURN, packs=[], sends=[(Span(0, 0, 3), 1)])
+
+    class Noting(Poster):
+        def post(self, sends: Any, receives: Any, stream: Any) -> None:
+            log.append("post")
+
+        def share(self, gathers: Any, spreads: Any, stream: Any) -> None:
+            log.append("share")
+
+    class Aside:
+        least = 1  # of the two bytes that stay
+
+        def begin(self, stream: Any) -> None:
+            log.append("begin")
+
+        def run(self, work: Callable[[], None], stream: Any) -> None:
+            log.append("run")
+
+    turn = addressed(replace(step, stays=stays), [src, dst])
+    turn.run(Noting(), [Noting()], STREAM, cast("Any", Aside()))
+    assert log == ["begin", "post", "run", "share"]
+
+
 def test_messages_and_broadcasts_are_given_by_address_and_length() -> None:
     src, dst = torch.arange(9, dtype=torch.int16)[3:], torch.zeros(6, dtype=torch.int16)
     step = Round(sends=[(Span(0, 2, 4), 1)], rebuilds=[Spread(0, 1, Span(1, 4, 8)), Spread(1, 0, Span(1, 0, 2))])

@@ -484,6 +484,25 @@ def test_one_item_s_destination_is_not_another_s_source(worlds: Worlds, apart: b
 
 
 @pytest.mark.requirement("RS-BATCH-1", "RS-CACHE-5")
+def test_a_warm_refit_sees_that_only_its_second_item_has_moved(worlds: Worlds) -> None:
+    def body(group: Group) -> None:
+        refit = Resharder(group).prepare(items(PAIR, group.rank))
+        held = {name: move.hand(group.rank) for name, move in PAIR.items()}
+        gone = held["b"]
+        for _ in range(2):
+            refit.run(*({name: pair[side] for name, pair in held.items()} for side in (0, 1)))
+            for name, pair in held.items():
+                PAIR[name].judge(group.rank, *pair)
+            held["b"] = PAIR["b"].hand(group.rank)
+            for one in gone:
+                if one is not None:
+                    one.zero_()
+        assert all(one is None or not one.any() for one in gone)
+
+    worlds(2).run(body)
+
+
+@pytest.mark.requirement("RS-BATCH-1", "RS-CACHE-5")
 def test_a_warm_refit_reads_where_its_tensors_lie_now(worlds: Worlds) -> None:
     def body(group: Group) -> None:
         refit = Resharder(group).prepare(items(PAIR, group.rank))

@@ -13,9 +13,9 @@ import torch
 
 import restripe
 from reshard_conformance.trace import balance, symmetry
-from restripe import Item, Resharder, binding, planning
+from restripe import Item, Resharder, agreement, binding, planning
 from restripe import group as module
-from restripe.call import Options
+from restripe.call import Check, Options
 from restripe.errors import (
     AgreementError,
     AliasingError,
@@ -135,8 +135,8 @@ def test_a_warm_call_binds_nothing_also_with_other_tensors_of_the_same_sizes_and
 def test_tensors_of_one_layout_that_take_turns_are_each_looked_at_once(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a model's layers do, moved tensor by tensor; up to so many places, then all anew."""
-    monkeypatch.setattr(module, "PLACES", 3)
+    """As a model's layers do, moved tensor by tensor; up to so many tensors, then all anew."""
+    monkeypatch.setattr(module, "PLACES", 6)
     world, looked = worlds(1), list[Any]()
     warmed = module.State._warmed
 
@@ -393,6 +393,40 @@ def captured(group: Group, links: Links | None, call: Any) -> None:
         call()
     finally:
         links.streams = None
+
+
+def test_a_warm_call_of_the_same_tensors_is_not_recorded_either(worlds: Worlds) -> None:
+    move = Move((4,), Side([0], (None,)), Side([0], (None,)))
+
+    def body(group: Group) -> None:
+        src, dst = move.hand(0)
+        move.call(group, src, dst)
+        with pytest.raises(CaptureError, match="graph=True"):
+            captured(group, None, lambda: move.call(group, src, dst))
+
+    worlds(1).run(body)
+
+
+@pytest.mark.parametrize(
+    ("modes", "exchanges"), [(("first", "first"), 1), (("always", "always"), 2), (("off", "first"), 1)]
+)
+def test_a_warm_call_of_the_same_tensors_is_agreed_on_as_its_check_says(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, *, modes: tuple[Check, Check], exchanges: int
+) -> None:
+    move, told, compare = Move((4,), Side([0], (None,)), Side([0], (None,))), list[Any](), agreement.compare
+
+    def counting(records: Any) -> Any:
+        told.append(records)
+        return compare(records)
+
+    def body(group: Group) -> None:
+        src, dst = move.hand(0)
+        for mode in modes:
+            restripe.reshard(src, dst, group, **given(move), check=mode)
+
+    monkeypatch.setattr(agreement, "compare", counting)
+    worlds(1).run(body)
+    assert len(told) == exchanges
 
 
 def test_a_call_without_communicators_of_its_own_is_not_recorded(worlds: Worlds) -> None:

@@ -163,4 +163,9 @@ def alias(address: int, elements: int, itemsize: int, device: torch.device) -> t
         return torch.frombuffer(
             (ctypes.c_uint8 * (elements * itemsize)).from_address(address), dtype=INTEGERS[itemsize]
         )
-    return torch.as_tensor(_Memory(address, elements, itemsize), device=device)
+    found = torch.as_tensor(_Memory(address, elements, itemsize), device=device)
+    if found.data_ptr() != address:
+        raise RuntimeError(
+            f"expected an alias of memory on {device}, and torch has copied it: it belongs to another device"
+        )
+    return found

@@ -28,7 +28,7 @@ from restripe.streams import Mark, hold
 
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
 WAYS = 64  # turns and ways to lie of the tensors of one call, of which a group keeps what they are bound to
-PLACES = 8192  # places of tensors in memory that a group finds again at once
+PLACES = 8192  # tensors whose places in memory a group finds again at once
 Single = tuple[agreement.Terms, tuple[Whole]]  # a call of one tensor
 Seen = tuple[Options, tuple[Told, ...], list[Look | None]]
 
@@ -38,7 +38,9 @@ class Warm(NamedTuple):
 
     seen: Seen
     bound: Bound
-    addressed: Addressed
+    addressed: (
+        Addressed | None
+    )  # None where other memory stands in for some tensor, or the transport takes no addresses
 
 
 class State:
@@ -183,7 +185,7 @@ class State:
         warm = self._warm.get(near)
         if warm is None or warm.seen != seen or recorded or options.check == "always":
             warm = self._warmed(links, Call(key, items, tensors, told, turn), seen, recorded=recorded)
-            remember(self._warm, near, warm, PLACES)
+            remember(self._warm, near, warm, PLACES // (len(lies) or 1))
         if streams is None or recorded:
             self._move(links, tensors, warm, stream)
             return None
@@ -217,7 +219,8 @@ class State:
         else:
             fault = overlap(call, bound.reaches)
             self.agree(links, call.key, None if fault is None else at(links.base.rank, fault), options)
-        return Warm(seen, bound, self._addressed(links, bound, call.tensors))
+        keeps = links.posting and not bound.lazy
+        return Warm(seen, bound, self._addressed(links, bound, call.tensors) if keeps else None)
 
     def _bind(self, links: Links, call: Call, options: Options) -> Bound:
         """The first call with such tensors: plan, check, agree and bind."""
@@ -232,14 +235,13 @@ class State:
         return Addressed(bound.program, bound.lies, addresses(tensors), links.base.device)
 
     def _move(self, links: Links, given: Sequence[torch.Tensor | None], warm: Warm, stream: Any) -> None:
-        bound, addressed = warm.bound, warm.addressed
+        bound = warm.bound
         try:
             # Splits are collective, also for ranks that only send.
             replicas = [links.replicas(layout) for layout in bound.splits] if bound.splits else []
             tensors = stand_ins(given) if bound.lazy else given
             if links.posting:
-                if bound.lazy:
-                    addressed = self._addressed(links, bound, tensors)
+                addressed = warm.addressed or self._addressed(links, bound, tensors)
                 addressed.run(links.base, replicas, stream, links.aside)
             else:
                 execute(bound.program, tensors, links.base, replicas, stream)
