@@ -14,21 +14,13 @@ import torch
 
 from restripe import addressing
 from restripe.addressing import Addressed, alias
-from restripe.program import Buffer, Gather, Geometry, Program, Round, Span, Spread, View
+from restripe.program import Geometry, Program, Round, Span, Spread, View
 from restripe.streams import Aside
 
 from .posting import lying_at
+from .test_execution import TURN
 
 CPU = torch.device("cpu")
-TURN = Round(  # 3 columns of 2 rows are packed from memory 0, and 2 are unpacked to memory 1
-    buffers=[Buffer(2, 5, 1)],
-    packs=[(View(2, 0, (3,), (1,)), View(0, 1, (3,), (2,)))],
-    sends=[(Span(2, 0, 3), 1)],
-    receives=[(Span(2, 3, 2), 1)],
-    unpacks=[(View(1, 2, (2,), (2,)), View(2, 3, (2,), (1,)))],
-    rebuilds=[Gather(0, Span(1, 0, 4), Span(1, 2, 2))],
-    drops=[2],
-)
 STREAM = object()
 
 
