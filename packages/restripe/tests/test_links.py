@@ -10,6 +10,7 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 
 from restripe import Layout, Mesh
+from restripe import links as module
 from restripe.links import Links, release
 
 CPU = torch.device("cpu")
@@ -132,3 +133,14 @@ def test_an_interrupt_releases_the_rest_too() -> None:
     with pytest.raises(KeyboardInterrupt):
         release(both, waiting=True)
     assert log == ["abort a", "abort b"]
+
+
+def test_what_stays_goes_aside_from_a_bound_on_and_always_for_a_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "streams_of", lambda device: object())
+    monkeypatch.setattr(module, "Aside", lambda device, least: least)
+    base: Any = Recorder("base")
+    links = Links(base, owned=False)
+    bounds: list[Any] = [links.aside, links.twin().aside]
+    assert bounds == [module.ASIDE, 0]
