@@ -7,15 +7,15 @@ import weakref
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
 from restripe import addressing
 from restripe.addressing import Addressed, alias
+from restripe.arguments import addresses
 from restripe.program import Geometry, Program, Round, Span, Spread, View
-from restripe.streams import Aside
 
 from .posting import lying_at
 from .test_execution import TURN
@@ -26,6 +26,8 @@ STREAM = object()
 
 class Poster:
     """A transport that takes addresses and notes what lies there; what it receives is 9."""
+
+    device = CPU
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -39,13 +41,15 @@ class Poster:
         self.calls.append(("share", gathers, spreads, stream))
 
 
-def addressed(step: Round, tensors: Sequence[torch.Tensor | None]) -> Addressed:
+def addressed(
+    step: Round,
+    tensors: Sequence[torch.Tensor | None],
+    base: Poster,
+    replicas: Sequence[Poster] = (),
+    aside: Any = None,
+) -> Addressed:
     lies = [None if one is None else Geometry.of(one.shape, one.stride(), one.element_size()) for one in tensors]
-    return Addressed(Program([step], 3), lies, starts(tensors), CPU)
-
-
-def starts(tensors: Sequence[torch.Tensor | None]) -> list[int | None]:
-    return [None if one is None else one.data_ptr() for one in tensors]
+    return Addressed(Program([step], 3), lies, addresses(tensors), base, replicas, aside)
 
 
 @pytest.fixture
@@ -65,13 +69,14 @@ def writings(monkeypatch: pytest.MonkeyPatch) -> list[Round]:
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
 def test_a_round_packs_posts_unpacks_and_shares_in_any_mode_and_then_in_another(mode: type) -> None:
     src, dst = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8)
-    base, replicas, turn = Poster(), Poster(), addressed(TURN, [src, dst])
+    base, replicas = Poster(), Poster()
+    turn = addressed(TURN, [src, dst], base, [replicas])
     with mode():
-        turn.run(base, [replicas], STREAM)
+        turn.run(STREAM)
     assert dst.tolist() == [0, 0, 9, 0, 9, 0]
     dst.zero_()
     src += 1
-    turn.run(base, [replicas], STREAM)
+    turn.run(STREAM)
     assert base.calls == [("post", [([n + 1, n + 3, n + 5], 1)], 1, STREAM) for n in (0, 1)]
     assert dst.tolist() == [0, 0, 9, 0, 9, 0]
     assert replicas.calls == [("share", [(dst.data_ptr(), dst.data_ptr() + 2, 2)], [], STREAM)] * 2
@@ -98,14 +103,13 @@ class Second:
 )
 def test_what_stays_is_copied_beside_what_crosses_where_that_pays(step: Round, least: int, posted: list[int]) -> None:
     stays = [(View(1, 0, (2,), (1,)), View(0, 4, (2,), (1,)))]
-    src, dst, base, shared = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8), Poster(), Poster()
-    second, turn = Second(least, base), addressed(replace(step, stays=stays), [src, dst])
-    turn.run(base, [shared], STREAM, cast("Aside", second))
-    assert second.posted == posted
-    assert dst[:2].tolist() == [4, 5]
-    dst.zero_()
-    turn.run(base, [shared], STREAM)
-    assert dst[:2].tolist() == [4, 5]
+    src, base = torch.arange(6, dtype=torch.int8), Poster()
+    second = Second(least, base)
+    for aside in (second, None):
+        dst = torch.zeros(6, dtype=torch.int8)
+        addressed(replace(step, stays=stays), [src, dst], base, [Poster()], aside).run(STREAM)
+        assert dst[:2].tolist() == [4, 5]
+        assert second.posted == posted
 
 
 @pytest.mark.parametrize("packs", [True, False])
@@ -130,8 +134,7 @@ def test_what_stays_begins_before_anything_is_posted_and_is_there_before_replica
         def run(self, work: Callable[[], None], stream: Any) -> None:
             log.append("run")
 
-    turn = addressed(replace(step, stays=stays), [src, dst])
-    turn.run(Noting(), [Noting()], STREAM, cast("Any", Aside()))
+    addressed(replace(step, stays=stays), [src, dst], Noting(), [Noting()], Aside()).run(STREAM)
     assert log == ["begin", "post", "run", "share"]
 
 
@@ -139,7 +142,7 @@ def test_messages_and_broadcasts_are_given_by_address_and_length() -> None:
     src, dst = torch.arange(9, dtype=torch.int16)[3:], torch.zeros(6, dtype=torch.int16)
     step = Round(sends=[(Span(0, 2, 4), 1)], rebuilds=[Spread(0, 1, Span(1, 4, 8)), Spread(1, 0, Span(1, 0, 2))])
     base, replicas = Poster(), [Poster(), Poster()]
-    addressed(step, [src, dst]).run(base, replicas, STREAM)
+    addressed(step, [src, dst], base, replicas).run(STREAM)
     assert base.calls == [("post", [([4, 0, 5, 0], 1)], 0, STREAM)]
     assert replicas[0].calls == [("share", [], [(dst.data_ptr() + 4, 8, 1)], STREAM)]
     assert replicas[1].calls == [("share", [], [(dst.data_ptr(), 2, 0)], STREAM)]
@@ -147,7 +150,7 @@ def test_messages_and_broadcasts_are_given_by_address_and_length() -> None:
 
 def test_nothing_is_posted_where_there_is_nothing() -> None:
     base = Poster()
-    addressed(Round(), [None, None]).run(base, [], STREAM)
+    addressed(Round(), [None, None], base).run(STREAM)
     assert base.calls == []
 
 
@@ -155,19 +158,19 @@ def test_a_round_is_written_down_anew_only_where_a_buffer_has_moved(
     writings: list[Round], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     src, dst = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8)
-    turn, room = addressed(TURN, [src, dst]), torch.zeros(2, 5, dtype=torch.uint8)
+    turn, room = addressed(TURN, [src, dst], Poster(), [Poster()]), torch.zeros(2, 5, dtype=torch.uint8)
     buffers = [room[0], room[0], room[1], room[1]]
     monkeypatch.setattr(addressing, "allocate", lambda *_: buffers.pop(0))
     for times in (1, 1, 2, 2):
-        turn.run(Poster(), [Poster()], STREAM)
+        turn.run(STREAM)
         assert len(writings) == times
 
 
 def test_what_is_written_down_holds_no_memory() -> None:
     memory = array("b", range(6))
     gone, src, dst = weakref.ref(memory), torch.frombuffer(memory, dtype=torch.int8), torch.zeros(6, dtype=torch.int8)
-    turn = addressed(TURN, [src, dst])
-    turn.run(Poster(), [Poster()], STREAM)
+    turn = addressed(TURN, [src, dst], Poster(), [Poster()])
+    turn.run(STREAM)
     del memory, src
     gc.collect()
     assert gone() is None

@@ -13,7 +13,7 @@ import torch
 
 import restripe
 from reshard_conformance.trace import balance, symmetry
-from restripe import Item, Resharder, agreement, binding, planning
+from restripe import Item, Resharder, Work, agreement, binding, planning
 from restripe import group as module
 from restripe.call import Check, Options
 from restripe.errors import (
@@ -27,7 +27,6 @@ from restripe.errors import (
 )
 from restripe.links import Links
 from restripe.registry import state
-from restripe.streams import Mark
 
 from .conftest import Worlds
 from .moves import Move, Side
@@ -368,21 +367,18 @@ def given(move: Move) -> dict[str, Any]:
 
 
 class Streams:
-    """The one stream of a device, None, with a log of what comes after the calls so far."""
+    """The one stream of a device, None to the transport, with a log of what comes after the calls so far."""
 
     def __init__(self, *, recording: bool = False) -> None:
         self.recording = recording
         self.log: list[Any] = []
 
-    def records(self, stream: None) -> bool:
-        return self.recording
+    def current(self) -> tuple[None, bool]:
+        return None, self.recording
 
-    def current(self) -> None:
-        return None
-
-    def after(self, stream: None) -> Mark:
+    def after(self, stream: None) -> Work:
         self.log.append("after")
-        return Mark(stream)
+        return Work(object())
 
 
 def captured(group: Group, links: Links | None, call: Any) -> None:
@@ -616,7 +612,7 @@ def test_leaving_a_session_on_one_rank_only_is_an_error_on_all_also_after_a_clea
     assert balance(world.events) == symmetry(world.events) == []
 
 
-def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_mark(
+def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_handle(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tensors are held also where a transport fails halfway, since it may read them still; an exchange follows too."""
@@ -631,8 +627,8 @@ def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_mar
         state(group).links(group).streams = streams  # type: ignore[assignment]
         src, dst = move.hand(0)
         works = [restripe.reshard(src, dst, group, **given(move)) for _ in range(2)]
-        assert all(work._mark is not None for work in works)
-        assert works[0]._mark is not works[1]._mark
+        assert all(work.stream is not None for work in works)
+        assert works[0] is not works[1]
         move.judge(0, src, dst)
 
     call = ["after", [4, 4]]

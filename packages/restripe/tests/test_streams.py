@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import torch
 from restripe import Work
 from restripe.errors import PeerTimeoutError
 from restripe.links import Links
-from restripe.streams import Aside, Mark, Streams, hold, streams_of
+from restripe.streams import Aside, Streams, hold, streams_of
 
 from .conftest import Worlds
 
@@ -76,7 +75,7 @@ def test_a_handle_waits_no_longer_than_it_is_told(monkeypatch: pytest.MonkeyPatc
     clock = Clock(ours.recorded, done=2.0)
     monkeypatch.setattr("restripe.streams.monotonic", clock.monotonic)
     monkeypatch.setattr("restripe.streams.sleep", clock.sleep)
-    work = Work(Mark(ours))
+    work = Work(ours)
     with pytest.raises(PeerTimeoutError, match=r"within 1\.5 s"):
         work.wait(timedelta(seconds=1.5))
     assert not work.is_completed()
@@ -86,18 +85,18 @@ def test_a_handle_waits_no_longer_than_it_is_told(monkeypatch: pytest.MonkeyPatc
     assert Work().wait(timedelta(0))
 
 
-def test_a_mark_records_one_event_when_it_is_first_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handle_records_one_event_when_it_is_first_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, caller = Stream("ours"), Stream("caller")
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: {ours.device: caller}[device])
-    mark = Mark(ours)
+    work = Work(ours)
     assert not ours.recorded
-    mark.wait()
-    assert not mark.passed()
-    mark.wait()
+    work.wait()
+    assert not work.is_completed()
+    work.wait()
     assert len(ours.recorded) == 1
     assert caller.waited == ours.recorded * 2
     ours.recorded[0].done = True
-    assert mark.passed()
+    assert work.is_completed()
 
 
 def test_a_call_comes_after_the_last_one_on_another_stream_of_its_device() -> None:
@@ -117,8 +116,10 @@ def test_a_call_comes_after_the_last_one_on_another_stream_of_its_device() -> No
 def test_the_default_stream_never_records(
     monkeypatch: pytest.MonkeyPatch, *, handle: int, capturing: bool, records: bool
 ) -> None:
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: handle, raising=False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: Stream("ours"))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
-    assert Streams(0).records(SimpleNamespace(cuda_stream=handle)) is records
+    assert Streams(0).current()[1] is records
 
 
 def test_a_stream_that_is_gone_fails_one_call_and_not_all() -> None:
@@ -158,8 +159,9 @@ def test_a_stream_is_asked_of_torch_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: next(handles), raising=False)
     monkeypatch.setattr(torch.cuda, "current_stream", current)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     streams = Streams(3)
-    assert [streams.current().name for _ in range(3)] == ["1", "2", "1"]
+    assert [streams.current()[0].name for _ in range(3)] == ["1", "2", "1"]
     assert asked == [3, 3]
 
 

@@ -8,7 +8,7 @@ while a call's tensors and buffers lie there.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -23,33 +23,24 @@ from restripe.streams import Aside
 
 Post = tuple[int, int, int]  # address, length in bytes, peer or root; of an all-gather to, from, length there
 Pair = tuple[list[torch.Tensor], list[torch.Tensor]]  # into, out of
+Call = Callable[[Any], None]  # with the stream that the caller's is
 
 
 class Written(NamedTuple):
-    """A round where its memories lie.
+    """A round where its memories lie: the buffers' places, and what is called with the stream to enqueue it."""
 
-    `places` are its buffers'; `beside` the bytes that stay while others cross; `shares` the all-gathers and broadcasts of each
-    split.
-    """
-
-    places: list[Any]
-    packs: Pair
-    sends: list[Post]
-    receives: list[Post]
-    unpacks: Pair
-    stays: Pair
-    beside: int
-    shares: list[tuple[int, list[Post], list[Post]]]
-    finishes: Pair
+    places: list[int | None]
+    calls: list[Call]
 
 
 class Addressed:
-    """A program with the places of its memories.
+    """A program with the places of its memories, over one communicator.
 
     Args:
         geometries: of source and destination of each tensor, in turn; None where this rank has none.
-        starts: where their first elements lie.
-        device: which the addresses belong to.
+        starts: where their first elements lie, on the communicator's device.
+        replicas: by split, the communicator of this rank's replica group, where it is in one.
+        aside: a second stream for what stays on this rank while the rest crosses; None where there is one alone.
     """
 
     def __init__(
@@ -57,64 +48,66 @@ class Addressed:
         program: Program,
         geometries: Sequence[Geometry | None],
         starts: Sequence[int | None],
-        device: torch.device,
+        communicator: Any,
+        replicas: Sequence[Any],
+        aside: Aside | None = None,
     ) -> None:
-        self._rounds, self._locals, self._device = program.rounds, len(geometries), device
+        self._communicator, self._replicas, self._aside = communicator, replicas, aside
         sizes = {n: (one.extent // one.itemsize, one.itemsize) for n, one in enumerate(geometries) if one is not None}
         buffers = [buffer for step in program.rounds for buffer in step.buffers]
         self._sizes = sizes | {buffer.memory: (buffer.elements, buffer.itemsize) for buffer in buffers}
-        self._starts: list[Any] = [*starts, *[None] * (program.memories - self._locals)]
+        self._starts = list(starts)
+        self._places: list[int | None] = [None] * (program.memories - len(starts))
+        self._rounds = program.rounds
         self._written: list[Written | None] = [None] * len(program.rounds)
 
-    def run(self, communicator: Any, replicas: Sequence[Any], stream: Any, aside: Aside | None = None) -> None:
-        """Enqueue the rounds; every rank of the communicator runs its own of the same submission.
-
-        Args:
-            replicas: by split, the communicator of this rank's replica group, where it is in one.
-            aside: a second stream for what stays on this rank while the rest crosses; None where there is one alone.
-        """
-        starts, buffers = self._starts, {}
+    def run(self, stream: Any) -> None:
+        """Enqueue the rounds; every rank of the communicator runs its own of the same submission."""
+        places, first, buffers = self._places, len(self._starts), {}
         for number, step in enumerate(self._rounds):
             for buffer in step.buffers:
-                tensor = buffers[buffer.memory] = allocate(buffer, self._device)
-                starts[buffer.memory] = tensor.data_ptr()
+                tensor = buffers[buffer.memory] = allocate(buffer, self._communicator.device)
+                places[buffer.memory - first] = tensor.data_ptr()
             written = self._written[number]
-            if written is None or written.places != starts[self._locals :]:
-                written = self._written[number] = self._write(step)
-            _cross(written, communicator, stream, aside)
-            for split, gathers, spreads in written.shares:
-                members_of(replicas, split).share(gathers, spreads, stream)
-            if step.finishes:
-                copy(*written.finishes)
+            if written is None or written.places != places:
+                written = self._written[number] = Written(places.copy(), self._write(step))
+            for call in written.calls:
+                call(stream)
             for memory in step.drops:
-                starts[memory] = None
+                places[memory - first] = None
                 del buffers[memory]
 
     @torch.inference_mode(False)  # what is made in that mode cannot be written to outside of it
-    def _write(self, step: Round) -> Written:
+    def _write(self, step: Round) -> list[Call]:
+        """What a round enqueues, in order: messages are on their way before what stays is copied."""
         aliases: dict[int, torch.Tensor] = {}
-
-        def pair(copies: Sequence[Copy]) -> Pair:
-            for memory in {view.memory for both in copies for view in both} - aliases.keys():
-                aliases[memory] = alias(self._starts[memory], *self._sizes[memory], self._device)
-            into, out = [
-                [aliases[view.memory].as_strided(view.sizes, view.strides, view.offset) for view in views]
-                for views in (zip(*copies, strict=True) if copies else ((), ()))
-            ]
-            return into, out
-
-        stays = pair(step.stays)
-        return Written(
-            self._starts[self._locals :],
-            pair(step.packs),
-            [(self._at(span), span.length, peer) for span, peer in step.sends],
-            [(self._at(span), span.length, peer) for span, peer in step.receives],
-            pair(step.unpacks),
-            stays,
-            sum(one.nbytes for one in stays[0]) if step.sends or step.receives else 0,
-            [(split, *self._shared(list(some))) for split, some in groupby(step.rebuilds, attrgetter("split"))],
-            pair(step.finishes),
+        packs, unpacks, stays, finishes = (
+            self._pair(copies, aliases) for copies in (step.packs, step.unpacks, step.stays, step.finishes)
         )
+        calls, crosses, aside = _copying(packs), bool(step.sends or step.receives), self._aside
+        if crosses:
+            posts = [
+                [(self._at(span), span.length, peer) for span, peer in some] for some in (step.sends, step.receives)
+            ]
+            calls.append(partial(self._communicator.post, *posts))
+        calls += _copying(unpacks)
+        if crosses and aside is not None and sum(one.nbytes for one in stays[0]) > aside.least:
+            calls = [aside.begin, *calls, partial(aside.run, partial(copy, *stays))]
+        else:
+            calls += _copying(stays)
+        for split, some in groupby(step.rebuilds, attrgetter("split")):
+            calls.append(partial(members_of(self._replicas, split).share, *self._shared(list(some))))
+        return calls + _copying(finishes)
+
+    def _pair(self, copies: Sequence[Copy], aliases: dict[int, torch.Tensor]) -> Pair:
+        """The pieces of copies, of one alias for each memory; new ones are added."""
+        for memory in {view.memory for both in copies for view in both} - aliases.keys():
+            aliases[memory] = alias(self._start(memory), *self._sizes[memory], self._communicator.device)
+        into, out = [
+            [aliases[view.memory].as_strided(view.sizes, view.strides, view.offset) for view in views]
+            for views in (zip(*copies, strict=True) if copies else ((), ()))
+        ]
+        return into, out
 
     def _shared(self, rebuilds: Sequence[Gather | Spread]) -> tuple[list[Post], list[Post]]:
         at = self._at
@@ -123,24 +116,19 @@ class Addressed:
         return gathers, spreads
 
     def _at(self, span: Span) -> int:
-        return self._starts[span.memory] + span.offset  # type: ignore[no-any-return]
+        return self._start(span.memory) + span.offset
+
+    def _start(self, memory: int) -> int:
+        first = len(self._starts)
+        start = self._starts[memory] if memory < first else self._places[memory - first]
+        if start is None:
+            raise IndexError(f"memory {memory} is not this rank's")
+        return start
 
 
-def _cross(written: Written, communicator: Any, stream: Any, aside: Aside | None) -> None:
-    """What a round does before replicas share their stripes. Messages are on their way before what stays is copied."""
-    beside = aside if aside is not None and written.beside > aside.least else None
-    if beside is not None:
-        beside.begin(stream)
-    if written.packs[0]:
-        copy(*written.packs)
-    if written.sends or written.receives:
-        communicator.post(written.sends, written.receives, stream)
-    if written.unpacks[0]:
-        copy(*written.unpacks)
-    if beside is not None:
-        beside.run(partial(copy, *written.stays), stream)
-    elif written.stays[0]:
-        copy(*written.stays)
+def _copying(pair: Pair) -> list[Call]:
+    """The call that copies, on the current stream, where there is anything to copy."""
+    return [lambda _stream: copy(*pair)] if pair[0] else []
 
 
 class _Memory:

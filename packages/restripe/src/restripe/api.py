@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,44 +13,13 @@ import torch
 from restripe.agreement import Terms
 from restripe.arguments import SIDES, Item, Told, Whole, about, check_ranks, read_all
 from restripe.call import STAGING_BYTES, Check, Options, at
-from restripe.errors import DtypeError, LayoutError, MissingTensorError, PeerTimeoutError, ReshardError
+from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError
 from restripe.layout import Layout, counted
 from restripe.links import Links
 from restripe.moving import GIVEN, move, side_of
 from restripe.placements import check_segments
 from restripe.registry import default_group, state, states
-from restripe.streams import Mark
-
-
-class Work:
-    """A handle on a call's transfers, as torch.distributed gives. On the CPU they are complete when the call returns."""
-
-    __slots__ = ("_mark",)
-
-    def __init__(self, mark: Mark | None = None) -> None:
-        self._mark = mark
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Let what is enqueued on the current stream from now on see the destination's values; True.
-
-        Args:
-            timeout: where it is given, the host waits as well, so long at most.
-
-        Raises:
-            PeerTimeoutError: the device is not done by then.
-        """
-        if self._mark is not None:
-            self._mark.wait()
-            if timeout is not None and not self._mark.passes_within(timeout.total_seconds()):
-                raise PeerTimeoutError(
-                    f"expected the transfers to end within {timeout.total_seconds():g} s, and they have not; "
-                    "see whether every rank of the group has made this call, or wait longer"
-                )
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether the destination holds its values."""
-        return self._mark is None or self._mark.passed()
+from restripe.streams import Work
 
 
 def reshard(
@@ -87,7 +55,7 @@ def reshard(
     group = default_group() if group is None else group
     src_side = side_of(src) if src_layout is None else (src_layout, GIVEN)
     dst_side = side_of(dst) if dst_layout is None else (dst_layout, GIVEN)
-    return Work(move(src, src_side, dst, dst_side, group, shape, dtype, check, stream))
+    return move(src, src_side, dst, dst_side, group, shape, dtype, check, stream)
 
 
 class Resharder:
@@ -208,25 +176,24 @@ class Refit:
             tensors, told = self._given(src, dst)
         except ReshardError as error:
             self._calls.refuse(links, self.terms, error, self._options)
-        return Work(self._calls.run(links, self.terms, self.items, tensors, told, 0, self._options, stream))
+        return self._calls.run(links, self.terms, self.items, tensors, told, 0, self._options, stream)
 
     def _given(
         self, src: Mapping[str, Any] | None, dst: Mapping[str, Any] | None
     ) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
         """Source and destination of each item, in turn, and what they tell beside."""
-        found: list[Any] = [None] * (2 * len(self._names))
-        for place, side in enumerate((src, dst)):
-            if side is not None and not isinstance(side, (dict, Mapping)):  # a dict is told faster
+        src, dst = {} if src is None else src, {} if dst is None else dst
+        for side in (src, dst):
+            if type(side) is not dict and not isinstance(side, Mapping):
                 raise MissingTensorError(
                     f"expected tensors by item name, got {type(side).__name__}; pass a dict or None"
                 )
-            if side:
-                found[place::2] = map(side.get, self._names)
-                if not side.keys() <= self._known:
-                    strangers = sorted(side.keys() - self._known, key=str)
-                    raise MissingTensorError(
-                        f"tensors {strangers} were not prepared; prepare every item that run is given"
-                    )
+        if not self._known.issuperset(src) or not self._known.issuperset(dst):
+            strangers = sorted({*src, *dst} - self._known, key=str)
+            raise MissingTensorError(f"tensors {strangers} were not prepared; prepare every item that run is given")
+        found: list[Any] = []
+        for name in self._names:
+            found += src.get(name), dst.get(name)
         return read_all(found, self._names)
 
 

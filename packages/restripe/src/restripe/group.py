@@ -24,17 +24,17 @@ from restripe.links import release as release_links
 from restripe.planning import RankPlan, plan, turns
 from restripe.recent import Recent, remember
 from restripe.staging import hand_back
-from restripe.streams import Mark, hold
+from restripe.streams import Work, hold
 
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
 WAYS = 64  # turns and ways to lie of the tensors of one call, of which a group keeps what they are bound to
 PLACES = 8192  # tensors whose places in memory a group finds again at once
 Single = tuple[agreement.Terms, tuple[Whole]]  # a call of one tensor
-Seen = tuple[Options, tuple[Told, ...], list[Look | None]]
+Seen = tuple[Links, Options, tuple[Told, ...], list[Look | None]]
 
 
 class Warm(NamedTuple):
-    """A call that was made before: all that was seen of its tensors, at fault in nothing and agreed on."""
+    """A call that was made before: all that was seen of it, at fault in nothing and agreed on."""
 
     seen: Seen
     bound: Bound
@@ -139,7 +139,7 @@ class State:
     def _gather(self, links: Links, record: bytes) -> list[bytes]:
         with self._tearing():
             if links.streams is not None:
-                links.streams.after(links.streams.current())
+                links.streams.after(links.streams.current()[0])
             return links.base.exchange(record)
 
     @contextmanager
@@ -161,14 +161,11 @@ class State:
         turn: int,
         options: Options,
         stream: Any = None,
-    ) -> Mark | None:
-        """One call: check, agree, split, and move the tensors; see `Call`.
-
-        On CUDA it gives a mark that the stream passes at its end.
-        """
-        streams = links.streams
+    ) -> Work:
+        """One call: check, agree, split, and move the tensors; see `Call`."""
+        streams, recorded = links.streams, False
         if streams is not None:
-            current = streams.current()
+            current, recorded = streams.current()
             if stream is not None and stream != current:
                 with torch.cuda.stream(stream):
                     return self.run(links, key, items, tensors, told, turn, options)
@@ -178,35 +175,38 @@ class State:
         except (RuntimeError, ValueError) as error:
             message = f"expected dense tensors, whose elements lie at strides in memory ({error})"
             self.refuse(links, key, MissingTensorError(message), options)
-        seen: Seen = options, told, lies
+        seen: Seen = links, options, told, lies
         self.calls += 1
-        recorded = streams is not None and streams.records(stream)
         near = key, turn, *[one and one[0] for one in lies[:2]]
         warm = self._warm.get(near)
         if warm is None or warm.seen != seen or recorded or options.check == "always":
-            warm = self._warmed(links, Call(key, items, tensors, told, turn), seen, recorded=recorded)
+            warm = self._warmed(Call(key, items, tensors, told, turn), seen, recorded=recorded)
             remember(self._warm, near, warm, PLACES // (len(lies) or 1))
-        if streams is None or recorded:
-            self._move(links, tensors, warm, stream)
-            return None
-        mark = streams.after(stream)
+        work = Work() if streams is None or recorded else streams.after(stream)
         try:
-            self._move(links, tensors, warm, stream)
+            if warm.addressed is not None:
+                warm.addressed.run(stream)
+            else:
+                self._move(links, tensors, warm.bound, stream)
+        except BaseException:
+            self.torn = True
+            raise
         finally:
-            hold(tensors, stream)
-        return mark
+            if work.stream is not None:  # what a recorded call uses is its graph's to keep
+                hold(tensors, stream)
+        return work
 
     def refuse(self, links: Links, key: agreement.Terms | None, error: ReshardError, options: Options) -> NoReturn:
         """A call of which this rank cannot read its part, and maybe not even what it moves: it counts, and raises."""
         self.calls += 1
         fault = at(links.base.rank, error)
-        if links.streams is None or not links.streams.records(links.streams.current()):
+        if links.streams is None or not links.streams.current()[1]:
             self.agree(links, key, fault, options)
         raise fault
 
-    def _warmed(self, links: Links, call: Call, seen: Seen, *, recorded: bool) -> Warm:
+    def _warmed(self, call: Call, seen: Seen, *, recorded: bool) -> Warm:
         """The call bound to where its tensors lie, after every check that it needs."""
-        options, told, lies = seen
+        links, options, told, lies = seen
         way = call.turn, options, told, tuple([one and one[1:] for one in lies])
         known = self._bound.made(call.key, dict)
         bound = known.get(way)
@@ -232,25 +232,23 @@ class State:
             return bound_to(call, plans, options.staging_bytes)
 
     def _addressed(self, links: Links, bound: Bound, tensors: Sequence[torch.Tensor | None]) -> Addressed:
-        return Addressed(bound.program, bound.lies, addresses(tensors), links.base.device)
+        replicas = self._replicas(links, bound)
+        return Addressed(bound.program, bound.lies, addresses(tensors), links.base, replicas, links.aside)
 
-    def _move(self, links: Links, given: Sequence[torch.Tensor | None], warm: Warm, stream: Any) -> None:
-        bound = warm.bound
-        try:
-            # Splits are collective, also for ranks that only send.
-            replicas = [links.replicas(layout) for layout in bound.splits] if bound.splits else []
-            tensors = stand_ins(given) if bound.lazy else given
-            if links.posting:
-                addressed = warm.addressed or self._addressed(links, bound, tensors)
-                addressed.run(links.base, replicas, stream, links.aside)
-            else:
-                execute(bound.program, tensors, links.base, replicas, stream)
-            if bound.lazy:
-                for caller, written in zip(given[1::2], tensors[1::2], strict=True):
-                    hand_back(caller, written)
-        except BaseException:
-            self.torn = True
-            raise
+    def _replicas(self, links: Links, bound: Bound) -> list[Any]:
+        """The communicators that stripes are shared over. Splits are collective, also for ranks that only send."""
+        with self._tearing():
+            return [links.replicas(layout) for layout in bound.splits]
+
+    def _move(self, links: Links, given: Sequence[torch.Tensor | None], bound: Bound, stream: Any) -> None:
+        """Move tensors for some of which others stand in, or over a transport that takes tensors."""
+        tensors = stand_ins(given)
+        if links.posting:
+            self._addressed(links, bound, tensors).run(stream)
+        else:
+            execute(bound.program, tensors, links.base, self._replicas(links, bound), stream)
+        for caller, written in zip(given[1::2], tensors[1::2], strict=True):
+            hand_back(caller, written)
 
     def _capturable(self, links: Links, bound: Bound | None) -> None:
         """Refuse to be recorded in a CUDA graph where that would need what cannot be recorded, or could be shared."""

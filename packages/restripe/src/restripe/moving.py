@@ -23,7 +23,7 @@ from restripe.layout import Layout, Mesh, counted
 from restripe.recent import remember
 from restripe.registry import state
 from restripe.segmented import Segmented
-from restripe.streams import Mark
+from restripe.streams import Work
 
 Side = tuple[Any, Any]  # mesh and placements, or a layout and GIVEN; (None, None) where nothing is known
 GIVEN = object()
@@ -44,7 +44,7 @@ def move(
     dtype: torch.dtype | None,
     check: Check | None,
     stream: Any,
-) -> Mark | None:
+) -> Work:
     """Move a tensor; everything passed may be faulty, and faults count as calls."""
     calls = state(group)
     how = calls.options(group, check)

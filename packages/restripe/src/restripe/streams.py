@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from functools import cache
 from time import monotonic, sleep
 from typing import Any
 
 import torch
 
+from restripe.errors import PeerTimeoutError
+
 PAUSE = 1e-4  # seconds between two looks at the device
 
 
-class Mark:
-    """A place on a stream after a submission.
+class Work:
+    """A handle on a call's transfers, as torch.distributed gives. On the CPU they are complete when the call returns.
 
-    Its event is recorded when first asked for, after the submission, on the same stream, so it may stand later than the
-    submission's end but never before it; a call that nobody waits for costs no event.
+    On CUDA it is a place on a stream after a submission. Its event is recorded when first asked for, on the same stream, so it
+    may stand later than the submission's end but never before it; a call that nobody waits for costs no event.
     """
 
     __slots__ = ("_event", "stream")
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any = None) -> None:
         self.stream = stream
         self._event: Any = None
 
@@ -32,22 +35,35 @@ class Mark:
             self._event = self.stream.record_event()
         return self._event
 
-    def passed(self) -> bool:
-        """Whether the device has come past it."""
-        return bool(self.event.query())
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Let what is enqueued on the current stream from now on see the destination's values; True.
 
-    def passes_within(self, seconds: float) -> bool:
-        """Whether the device comes past it in so many seconds; the host waits."""
+        Args:
+            timeout: where it is given, the host waits as well, so long at most.
+
+        Raises:
+            PeerTimeoutError: the device is not done by then.
+        """
+        if self.stream is not None:
+            torch.cuda.current_stream(self.stream.device).wait_event(self.event)
+            if timeout is not None and not self._completes_within(timeout.total_seconds()):
+                raise PeerTimeoutError(
+                    f"expected the transfers to end within {timeout.total_seconds():g} s, and they have not; "
+                    "see whether every rank of the group has made this call, or wait longer"
+                )
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the destination holds its values."""
+        return self.stream is None or bool(self.event.query())
+
+    def _completes_within(self, seconds: float) -> bool:
         end = monotonic() + seconds
-        while not self.passed():
+        while not self.is_completed():
             if monotonic() >= end:
                 return False
             sleep(PAUSE)
         return True
-
-    def wait(self) -> None:
-        """Let what is enqueued on the current stream from now on come after it."""
-        torch.cuda.current_stream(self.stream.device).wait_event(self.event)
 
 
 class Streams:
@@ -59,31 +75,27 @@ class Streams:
     def __init__(self, index: int) -> None:
         self._index = index
         self._known: dict[int, Any] = {}
-        self._end: Mark | None = None
+        self._end: Work | None = None
 
-    def current(self) -> Any:
-        """The device's current stream."""
+    def current(self) -> tuple[Any, bool]:
+        """The device's current stream, and whether it records a CUDA graph; the default one, whose handle is 0, never does."""
         handle = torch._C._cuda_getCurrentRawStream(self._index)  # noqa: SLF001  (what torch's own compiled code calls)
         stream = self._known.get(handle)
         if stream is None:
             stream = self._known[handle] = torch.cuda.current_stream(self._index)
-        return stream
+        return stream, handle != 0 and torch.cuda.is_current_stream_capturing()
 
-    def records(self, stream: Any) -> bool:
-        """Whether the current stream records a CUDA graph; the default stream, whose handle is 0, never does."""
-        return stream.cuda_stream != 0 and torch.cuda.is_current_stream_capturing()
-
-    def after(self, stream: Any) -> Mark:
-        """Let what is enqueued on the stream from now on come after every call so far, and mark it as the last one.
+    def after(self, stream: Any) -> Work:
+        """Let what is enqueued on the stream from now on come after every call so far, and be the last one.
 
         Each call came after the one before. Two communicators whose kernels run at once on one device can each wait for a
         kernel that has no room to start.
         """
-        end, mark = self._end, Mark(stream)
-        self._end = mark  # before waiting: a stream that is gone fails one call, not all
+        end, work = self._end, Work(stream)
+        self._end = work  # before waiting: a stream that is gone fails one call, not all
         if end is not None and end.stream is not stream and end.stream != stream:
             stream.wait_event(end.event)
-        return mark
+        return work
 
 
 class Aside:
