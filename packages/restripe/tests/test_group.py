@@ -137,13 +137,13 @@ def test_tensors_of_one_layout_that_take_turns_are_each_looked_at_once(
     """As a model's layers do, moved tensor by tensor; up to so many tensors, then all anew."""
     monkeypatch.setattr(module, "PLACES", 6)
     world, looked = worlds(1), list[Any]()
-    warmed = module.State._warmed
+    checked = module.State._checked
 
     def counting(*arguments: Any, **more: Any) -> Any:
         looked.append(arguments)
-        return warmed(*arguments, **more)
+        return checked(*arguments, **more)
 
-    monkeypatch.setattr(module.State, "_warmed", counting)
+    monkeypatch.setattr(module.State, "_checked", counting)
     move = Move((4,), Side([0], (None,)), Side([0], (None,)))
     layers = [move.hand(0) for _ in range(4)]
 

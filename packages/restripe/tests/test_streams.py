@@ -118,7 +118,7 @@ def test_the_default_stream_never_records(
 ) -> None:
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: handle, raising=False)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: Stream("ours"))
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: capturing, raising=False)
     assert Streams(0).current()[1] is records
 
 
@@ -159,7 +159,7 @@ def test_a_stream_is_asked_of_torch_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: next(handles), raising=False)
     monkeypatch.setattr(torch.cuda, "current_stream", current)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
     streams = Streams(3)
     assert [streams.current()[0].name for _ in range(3)] == ["1", "2", "1"]
     assert asked == [3, 3]

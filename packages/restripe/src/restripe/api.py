@@ -10,9 +10,8 @@ from typing import Any, Self
 
 import torch
 
-from restripe.agreement import Terms
-from restripe.arguments import SIDES, Item, Told, Whole, about, check_ranks, read_all
-from restripe.call import STAGING_BYTES, Check, Options, at
+from restripe.arguments import PLAIN, SIDES, Item, Told, Whole, about, check_ranks, read_all
+from restripe.call import STAGING_BYTES, Check, Options, Submission, at
 from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError
 from restripe.layout import Layout, counted
 from restripe.links import Links
@@ -154,8 +153,8 @@ class Refit:
     """
 
     def __init__(self, group: Any, items: Sequence[Whole], options: Options, own: Links | None = None) -> None:
-        self.items = tuple(items)
-        self.terms = Terms.of(items)
+        self._moved = Submission(items)
+        self.items = self._moved.items
         self._group, self._options, self._own = group, options, own
         self._calls = state(group)
         self._names = [item.name for item in items]
@@ -175,26 +174,31 @@ class Refit:
         try:
             tensors, told = self._given(src, dst)
         except ReshardError as error:
-            self._calls.refuse(links, self.terms, error, self._options)
-        return self._calls.run(links, self.terms, self.items, tensors, told, 0, self._options, stream)
+            self._calls.refuse(links, self._moved.terms, error, self._options)
+        return self._calls.run(links, self._moved, tensors, told, 0, self._options, stream)
 
     def _given(
         self, src: Mapping[str, Any] | None, dst: Mapping[str, Any] | None
     ) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
         """Source and destination of each item, in turn, and what they tell beside."""
-        src, dst = {} if src is None else src, {} if dst is None else dst
-        for side in (src, dst):
-            if type(side) is not dict and not isinstance(side, Mapping):
-                raise MissingTensorError(
-                    f"expected tensors by item name, got {type(side).__name__}; pass a dict or None"
-                )
-        if not self._known.issuperset(src) or not self._known.issuperset(dst):
+        if type(src) is not dict or type(dst) is not dict:
+            src, dst = _by_name(src), _by_name(dst)
+        if not (self._known.issuperset(src) and self._known.issuperset(dst)):
             strangers = sorted({*src, *dst} - self._known, key=str)
             raise MissingTensorError(f"tensors {strangers} were not prepared; prepare every item that run is given")
-        found: list[Any] = []
+        found, plain = [], True
         for name in self._names:
-            found += src.get(name), dst.get(name)
-        return read_all(found, self._names)
+            for one in (src.get(name), dst.get(name)):
+                found.append(one)
+                if type(one) not in PLAIN:
+                    plain = False
+        return (found, ()) if plain else read_all(found, self._names)
+
+
+def _by_name(side: Any) -> Mapping[str, Any]:
+    if side is not None and not isinstance(side, Mapping):
+        raise MissingTensorError(f"expected tensors by item name, got {type(side).__name__}; pass a dict or None")
+    return side or {}
 
 
 def clear_caches(group: Any = None) -> None:

@@ -109,7 +109,7 @@ def addresses(tensors: Iterable[torch.Tensor | None]) -> list[int | None]:
 
 Told = tuple[tuple[int, ...] | None, torch.dtype | None]
 SIDES = ("source", "destination")
-_PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
+PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}  # what is itself the local tensor, or none
 _ABSENT: Any = object()
 Read = tuple[torch.Tensor | None, Told]
 _NOTHING: Read = (None, (None, None))
@@ -142,7 +142,7 @@ def _referred(reference: Any) -> Read:
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise DtypeError(f"expected a reference's dtype to be a torch.dtype, got {dtype!r}")
     told = shape, dtype
-    if type(local) in _PLAIN:
+    if type(local) in PLAIN:
         return local, told
     if not isinstance(local, torch.Tensor):
         raise MissingTensorError(f"expected a reference to a tensor, got one to {type(local).__name__}")
@@ -160,21 +160,19 @@ def _settled(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def read_all(tensors: Sequence[Any], names: Sequence[str]) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
-    """The local tensors of sources and destinations, in turn, and what each side tells beside; nothing where all are plain.
+    """The local tensors of sources and destinations, in turn, and what each side tells beside.
 
     Args:
         names: the items', for messages.
     """
-    if set(map(type, tensors)) <= _PLAIN:
-        return tensors, ()
     given = [_read_as(names[n // 2], one) for n, one in enumerate(tensors)]
     locals_, told = zip(*given, strict=True)
     return locals_, told
 
 
 def read_pair(src: Any, dst: Any) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
-    """The same of one source and destination, at less cost."""
-    if type(src) in _PLAIN and type(dst) in _PLAIN:
+    """The same of one source and destination, at less cost; nothing is told where both are plain."""
+    if type(src) in PLAIN and type(dst) in PLAIN:
         return (src, dst), ()
     (one, of_one), (other, of_other) = read(src), read(dst)
     return (one, other), (of_one, of_other)

@@ -8,13 +8,15 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 
+from restripe.addressing import Addressed
 from restripe.agreement import Terms
-from restripe.arguments import Told, Whole
+from restripe.arguments import Look, Told, Whole
 from restripe.binding import bind
 from restripe.checks import Given, check, check_memory
 from restripe.comm import Communicator
 from restripe.errors import PRECEDENCE, LayoutError, ReshardError
 from restripe.layout import Layout
+from restripe.links import Links
 from restripe.planning import RankPlan, Reason, rounds
 from restripe.program import Geometry, Program
 from restripe.staging import geometry, readable, writable
@@ -23,19 +25,36 @@ Check = Literal["first", "always", "off"]
 STAGING_BYTES = 256 * 2**20
 
 
+class Submission:
+    """What one call moves, and how the last call of it went.
+
+    `terms` stand for it among the agreements. `items` are in the same order on every rank.
+    """
+
+    __slots__ = ("items", "last", "terms")
+
+    def __init__(self, items: Sequence[Whole]) -> None:
+        self.items = tuple(items)
+        self.terms = Terms.of(items)
+        self.last: Warm | None = None
+
+
 class Call(NamedTuple):
     """What one call asks for.
 
-    `key` stands for it among the agreements. `items` are in the same order on every rank. `tensors` has this rank's local
-    tensors, source and destination of each item in turn; `told` the shape and dtype that each one's reference tells, none at
-    all where tensors are passed as they are. `turn` is the first item's; see `plan`.
+    `tensors` has this rank's local tensors, source and destination of each item in turn; `told` the shape and dtype that each
+    one's reference tells, none at all where tensors are passed as they are. `turn` is the first item's; see `plan`.
     """
 
-    key: Terms
-    items: Sequence[Whole]
+    moved: Submission
     tensors: Sequence[torch.Tensor | None]
     told: tuple[Told, ...]
     turn: int
+
+    @property
+    def items(self) -> Sequence[Whole]:
+        """What is moved."""
+        return self.moved.items
 
     def sides(self) -> Iterator[tuple[Whole, Given, Given]]:
         """Each item with what this rank passes for it."""
@@ -59,6 +78,8 @@ class Options:
 
 
 Pair = tuple[Layout, Layout, tuple[int, ...]]
+#: The group's era, the communicators, how the call is made, what is told, the turn, and the local tensors.
+Seen = tuple[object, Links, Options, tuple[Told, ...], int, list[Look | None]]
 
 
 @dataclass(frozen=True)
@@ -75,6 +96,17 @@ class Bound:
     splits: list[Layout]
     reaches: list[tuple[int, int]]
     lazy: bool
+
+
+class Warm(NamedTuple):
+    """A call that was made before: all that was seen of it, at fault in nothing and agreed on.
+
+    `addressed` is None where other memory stands in for some tensor, or the transport takes no addresses.
+    """
+
+    seen: Seen
+    bound: Bound
+    addressed: Addressed | None
 
 
 def fault_in(call: Call, plans: Sequence[RankPlan], communicator: Communicator) -> ReshardError | None:

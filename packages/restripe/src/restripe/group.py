@@ -9,14 +9,29 @@ import os
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
 from restripe import agreement, comm
 from restripe.addressing import Addressed
-from restripe.arguments import Item, Look, Told, Whole, addresses, looks
-from restripe.call import Bound, Call, Check, Options, Pair, at, bound_to, fault_in, overlap, pair_of, stand_ins
+from restripe.arguments import Item, Told, Whole, addresses, looks
+from restripe.call import (
+    Bound,
+    Call,
+    Check,
+    Options,
+    Pair,
+    Seen,
+    Submission,
+    Warm,
+    at,
+    bound_to,
+    fault_in,
+    overlap,
+    pair_of,
+    stand_ins,
+)
 from restripe.errors import CaptureError, MissingTensorError, ReshardError
 from restripe.execution import execute
 from restripe.links import Links
@@ -29,18 +44,6 @@ from restripe.streams import Work, hold
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
 WAYS = 64  # turns and ways to lie of the tensors of one call, of which a group keeps what they are bound to
 PLACES = 8192  # tensors whose places in memory a group finds again at once
-Single = tuple[agreement.Terms, tuple[Whole]]  # a call of one tensor
-Seen = tuple[Links, Options, tuple[Told, ...], list[Look | None]]
-
-
-class Warm(NamedTuple):
-    """A call that was made before: all that was seen of it, at fault in nothing and agreed on."""
-
-    seen: Seen
-    bound: Bound
-    addressed: (
-        Addressed | None
-    )  # None where other memory stands in for some tensor, or the transport takes no addresses
 
 
 class State:
@@ -62,12 +65,13 @@ class State:
         self._check: Any = os.environ.get("RESTRIPE_CHECK") or "first"
         self._options: dict[Any, Options] = {}
         self._generation = 0
+        self._era = object()  # of what is agreed on, planned and bound
         self._agreed: set[agreement.Terms | None] = set()
-        self.near: dict[Hashable, tuple[Single, Any, Any]] = {}
-        self.singles: Recent[Hashable, Single] = Recent(PLANS)
+        self.near: dict[Hashable, tuple[Submission, Any, Any]] = {}
+        self.singles: Recent[Hashable, Submission] = Recent(PLANS)
         self._plans: Recent[Pair, dict[int, RankPlan]] = Recent(PLANS)
         self._bound: Recent[agreement.Terms, dict[Hashable, Bound]] = Recent(PLANS)
-        self._warm: dict[Hashable, Warm] = {}  # by key, turn, and where the first tensors lie
+        self._warm: dict[Hashable, Warm] = {}  # by terms, turn, and where the first tensors lie
 
     def options(self, group: Any, check: Check | None) -> Options:
         """How a call is made: with the check mode given, or the group's `check`, or what RESTRIPE_CHECK said at first use."""
@@ -154,8 +158,7 @@ class State:
     def run(
         self,
         links: Links,
-        key: agreement.Terms,
-        items: Sequence[Whole],
+        moved: Submission,
         tensors: Sequence[torch.Tensor | None],
         told: tuple[Told, ...],
         turn: int,
@@ -168,20 +171,18 @@ class State:
             current, recorded = streams.current()
             if stream is not None and stream != current:
                 with torch.cuda.stream(stream):
-                    return self.run(links, key, items, tensors, told, turn, options)
+                    return self.run(links, moved, tensors, told, turn, options)
             stream = current
         try:
             lies = looks(tensors)
         except (RuntimeError, ValueError) as error:
             message = f"expected dense tensors, whose elements lie at strides in memory ({error})"
-            self.refuse(links, key, MissingTensorError(message), options)
-        seen: Seen = links, options, told, lies
+            self.refuse(links, moved.terms, MissingTensorError(message), options)
         self.calls += 1
-        near = key, turn, *[one and one[0] for one in lies[:2]]
-        warm = self._warm.get(near)
-        if warm is None or warm.seen != seen or recorded or options.check == "always":
-            warm = self._warmed(Call(key, items, tensors, told, turn), seen, recorded=recorded)
-            remember(self._warm, near, warm, PLACES // (len(lies) or 1))
+        seen: Seen = self._era, links, options, told, turn, lies
+        warm = moved.last
+        if warm is None or warm.seen != seen or recorded:
+            warm = self._warmed(Call(moved, tensors, told, turn), seen, recorded=recorded)
         work = Work() if streams is None or recorded else streams.after(stream)
         try:
             if warm.addressed is not None:
@@ -205,10 +206,21 @@ class State:
         raise fault
 
     def _warmed(self, call: Call, seen: Seen, *, recorded: bool) -> Warm:
+        """The call bound to where its tensors lie; found again where they lay there before, unless it is checked always."""
+        *_, options, _, turn, lies = seen
+        near = call.moved.terms, turn, *[one and one[0] for one in lies[:2]]
+        warm, always = self._warm.get(near), options.check == "always"
+        if warm is None or warm.seen != seen or recorded or always:
+            warm = self._checked(call, seen, recorded=recorded)
+            remember(self._warm, near, warm, PLACES // (len(lies) or 1))
+        call.moved.last = None if always else warm
+        return warm
+
+    def _checked(self, call: Call, seen: Seen, *, recorded: bool) -> Warm:
         """The call bound to where its tensors lie, after every check that it needs."""
-        links, options, told, lies = seen
-        way = call.turn, options, told, tuple([one and one[1:] for one in lies])
-        known = self._bound.made(call.key, dict)
+        _, links, options, told, turn, lies = seen
+        way = turn, options, told, tuple([one and one[1:] for one in lies])
+        known = self._bound.made(call.moved.terms, dict)
         bound = known.get(way)
         if recorded:
             self._capturable(links, bound)
@@ -218,7 +230,7 @@ class State:
             remember(known, way, bound, WAYS)
         else:
             fault = overlap(call, bound.reaches)
-            self.agree(links, call.key, None if fault is None else at(links.base.rank, fault), options)
+            self.agree(links, call.moved.terms, None if fault is None else at(links.base.rank, fault), options)
         keeps = links.posting and not bound.lazy
         return Warm(seen, bound, self._addressed(links, bound, call.tensors) if keeps else None)
 
@@ -227,7 +239,7 @@ class State:
         base = links.base
         places = zip(call.items, turns(call.items), strict=True)
         plans = [self._plan(item, base.rank, call.turn + turn) for item, turn in places]
-        self.agree(links, call.key, fault_in(call, plans, base), options)
+        self.agree(links, call.moved.terms, fault_in(call, plans, base), options)
         with self._tearing():
             return bound_to(call, plans, options.staging_bytes)
 
@@ -305,5 +317,6 @@ class State:
 
     def _forget(self) -> None:
         """Drop what was agreed on, planned and bound."""
+        self._era = object()
         for table in (self._agreed, self.near, self.singles, self._plans, self._bound, self._warm):
             table.clear()

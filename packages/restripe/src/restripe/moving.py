@@ -13,11 +13,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from restripe.agreement import Terms
 from restripe.arguments import Told, Whole, layouts, read_pair, sizes
-from restripe.call import Check
+from restripe.call import Check, Submission
 from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError, ShapeError
-from restripe.group import PLANS, Single, State
+from restripe.group import PLANS, State
 from restripe.joining import Joined
 from restripe.layout import Layout, Mesh, counted
 from restripe.recent import remember
@@ -52,11 +51,11 @@ def move(
     try:
         tensors, told = read_pair(src, dst)
         shape = shape if type(shape) is tuple else _shape(shape, told)
-        key, items = _single(calls, src_side, dst_side, group, shape, dtype or _dtype(tensors, told))
+        moved = _moved(calls, src_side, dst_side, group, shape, dtype or _dtype(tensors, told))
     except ReshardError as error:
         calls.refuse(links, None, error, how)
-    turn = calls.calls % items[0].src.replicas
-    return calls.run(links, key, items, tensors, told, turn, how, stream)
+    turn = calls.calls % moved.items[0].src.replicas
+    return calls.run(links, moved, tensors, told, turn, how, stream)
 
 
 def _shape(shape: Sequence[int] | None, told: Sequence[Told]) -> tuple[int, ...] | None:
@@ -80,9 +79,9 @@ def _dtype(tensors: Sequence[torch.Tensor | None], told: Sequence[Told]) -> torc
     return None
 
 
-def _single(
+def _moved(
     calls: State, src: Side, dst: Side, group: Any, shape: tuple[int, ...] | None, dtype: torch.dtype | None
-) -> Single:
+) -> Submission:
     """What a call moves; remembered for meshes and placements that cannot change, first by which objects they are."""
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise DtypeError(f"expected dtype to be a torch.dtype, got {dtype!r}")
@@ -96,15 +95,15 @@ def _single(
     lasting = _lasting(src) and _lasting(dst) and all(isinstance(size, Integral) for size in shape or ())
     one, other = (_key(*src), _key(*dst)) if lasting else (None, None)
     key = None if one is None or other is None else (one, other, shape, dtype)
-    single = None if key is None else calls.singles.get(key)
-    if single is None:
+    moved = None if key is None else calls.singles.get(key)
+    if moved is None:
         item = _read(src, dst, group, calls.links(group).base.size, shape, dtype)
-        single = Terms.of((item,)), (item,)
+        moved = Submission((item,))
         if key is not None:
-            calls.singles.keep(key, single)
+            calls.singles.keep(key, moved)
     if lasting:
-        remember(calls.near, near, (single, src, dst), PLANS)  # an id is no other object's while its own is kept
-    return single
+        remember(calls.near, near, (moved, src, dst), PLANS)  # an id is no other object's while its own is kept
+    return moved
 
 
 def _lasting(side: Side) -> bool:

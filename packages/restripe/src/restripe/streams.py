@@ -83,7 +83,7 @@ class Streams:
         stream = self._known.get(handle)
         if stream is None:
             stream = self._known[handle] = torch.cuda.current_stream(self._index)
-        return stream, handle != 0 and torch.cuda.is_current_stream_capturing()
+        return stream, handle != 0 and torch._C._cuda_isCurrentStreamCapturing()  # noqa: SLF001
 
     def after(self, stream: Any) -> Work:
         """Let what is enqueued on the stream from now on come after every call so far, and be the last one.
