@@ -29,6 +29,16 @@ def test_as_many_ranks_take_part_as_there_are_gpus_or_as_are_asked_for() -> None
             taking_part(asked)
 
 
+def test_one_gpu_is_enough_for_the_ranks_asked_for_and_none_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert taking_part(2) == 2
+    with pytest.raises(BenchError, match="at least two GPUs on this host, found 1"):
+        taking_part()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(BenchError, match="found none"):
+        taking_part(2)
+
+
 @pytest.mark.usefixtures("two_gpus")
 def test_ranks_go_round_and_nccl_hears_of_it_only_where_they_share_a_gpu() -> None:
     assert [home(rank, 2).index for rank in range(2)] == [0, 1]

@@ -79,12 +79,15 @@ def taking_part(asked: int | None = None) -> int:
     """How many ranks take part: as asked, an even number, or as many as there are GPUs.
 
     Raises:
-        BenchError: there are not two GPUs, or the number is not even.
+        BenchError: there are not two GPUs, or not even one for the ranks asked for; or their number is not even.
     """
-    found = gpus()
-    if asked is not None and (asked < 2 or asked % 2):
+    if asked is None:
+        return gpus()
+    if asked < 2 or asked % 2:
         raise BenchError(f"expected an even number of ranks, at least two, got {asked}")
-    return found if asked is None else asked
+    if not torch.cuda.device_count():
+        raise BenchError("expected a GPU for ranks to share on this host, found none")
+    return asked
 
 
 def allowed(rows: Sequence[Row]) -> float:
