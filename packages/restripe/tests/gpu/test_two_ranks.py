@@ -26,7 +26,8 @@ pytestmark = pytest.mark.skipif(
 ROWS, COLUMNS, WHOLE = (Layout(Mesh((2,), (0, 1)), (kind,)) for kind in (Shard(0), Shard(1), Replicate()))
 FIRST, SECOND = (Layout(Mesh((1,), (rank,)), (Shard(0),)) for rank in (0, 1))
 SHAPE = (64, 48)
-STAYS = (1 << 14, 1 << 14)  # 512 MiB, whose copy outlasts the messages
+STAYS = (1 << 12, 1 << 14)  # 128 MiB
+COPIES = 8  # of so much: they outlast the messages, which find room between two of them
 ITEMS = [
     Item("exchanged", SHAPE, torch.bfloat16, ROWS, COLUMNS),
     Item("gathered", SHAPE, torch.bfloat16, ROWS, WHOLE),
@@ -145,24 +146,32 @@ def beside(rank: int) -> None:
     """What stays is copied after what the caller enqueued before, and before what comes after: long copies, a short message."""
     items = [
         *ITEMS,
-        *(Item(f"stays {own}", STAYS, torch.bfloat16, only, only) for own, only in enumerate((FIRST, SECOND))),
+        *(
+            Item(f"stays {own} {number}", STAYS, torch.bfloat16, only, only)
+            for own, only in enumerate((FIRST, SECOND))
+            for number in range(COPIES)
+        ),
     ]
     sources, destinations = held(rank, 0, "src"), held(rank, 1, "dst")
-    name = f"stays {rank}"
-    sources[name], destinations[name] = (torch.empty(STAYS, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    names = [f"stays {rank} {number}" for number in range(COPIES)]
+    for side in (sources, destinations):
+        side.update({name: torch.empty(STAYS, dtype=torch.bfloat16, device="cuda") for name in names})
     with Resharder() as session:
         refit = session.prepare(items)
         for value in (1, 2, 3):
             refill(sources, rank, value)
-            destinations[name].fill_(-7)
+            for name in names:
+                destinations[name].fill_(-7)
             torch.cuda._sleep(20_000_000)
-            sources[name].fill_(value)
+            for name in names:
+                sources[name].fill_(value)
             refit.run(sources, destinations)
-            last = destinations[name][-1].clone()  # first, since it is copied last
+            last = destinations[names[-1]][-1].clone()  # first, since it is copied last
             copies = {one: tensor.clone() for one, tensor in destinations.items()}
-            sources[name].fill_(-7)
+            for name in names:
+                sources[name].fill_(-7)
             torch.cuda.synchronize()
-            for kept in (last, copies.pop(name)):
+            for kept in (last, *map(copies.pop, names)):
                 assert bool((kept == value).all()), f"rank {rank}: what stays of values {value}"
             judge(copies, rank, value)
 
