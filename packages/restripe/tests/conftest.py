@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -39,6 +38,6 @@ def worlds(pool: Pool) -> Worlds:
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A weak table of the test's own: clearing everything must not reach the ranks of other tests."""
-    monkeypatch.setattr(registry, "_states", weakref.WeakKeyDictionary())
+    """A table of the test's own: clearing everything must not reach the ranks of other tests."""
+    monkeypatch.setattr(registry, "_states", {})
     monkeypatch.setattr(registry, "_orphans", deque())

@@ -398,23 +398,25 @@ def test_a_prepare_that_meets_a_call_is_refused_by_both(worlds: Worlds) -> None:
 
 @pytest.mark.requirement("RS-AGREE-1", "RS-ERROR-12")
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("side", "given", "text"),
     [
-        ({"stranger": torch.zeros(1)}, "tensors ['stranger'] were not prepared"),
-        ({"stranger": torch.zeros(1), 7: None}, "tensors [7, 'stranger'] were not prepared"),
-        ([torch.zeros(1)], "expected tensors by item name, got list"),
-        ({"up": [1.0]}, "item 'up': expected a tensor"),
-        ({"up": None}, "source 'up': rank 1 is in its mesh"),
+        (0, {"stranger": torch.zeros(1)}, "tensors ['stranger'] were not prepared"),
+        (1, {"stranger": torch.zeros(1)}, "tensors ['stranger'] were not prepared"),
+        (0, {"stranger": torch.zeros(1), 7: None}, "tensors [7, 'stranger'] were not prepared"),
+        (0, [torch.zeros(1)], "expected tensors by item name, got list"),
+        (1, [torch.zeros(1)], "expected tensors by item name, got list"),
+        (0, {"up": [1.0]}, "item 'up': expected a tensor"),
+        (0, {"up": None}, "source 'up': rank 1 is in its mesh"),
     ],
 )
-def test_tensors_that_were_not_prepared_are_refused_by_all(worlds: Worlds, given: Any, text: str) -> None:
+def test_tensors_that_were_not_prepared_are_refused_by_all(worlds: Worlds, side: int, given: Any, text: str) -> None:
     def body(group: Group) -> None:
         refit = Resharder(group, check="always").prepare(items(BATCH, group.rank))
         held = {name: move.hand(group.rank) for name, move in BATCH.items()}
-        src: Any = {name: pair[0] for name, pair in held.items()}
+        sides: list[Any] = [{name: pair[n] for name, pair in held.items()} for n in range(2)]
         if group.rank == 1:
-            src = src | given if isinstance(given, dict) else given
-        refit.run(src, {name: pair[1] for name, pair in held.items()})
+            sides[side] = sides[side] | given if isinstance(given, dict) else given
+        refit.run(*sides)
 
     texts = worlds(5).refuses(body, MissingTensorError)
     assert len(set(texts)) == 1

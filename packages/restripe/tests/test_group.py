@@ -13,26 +13,22 @@ import torch
 
 import restripe
 from reshard_conformance.trace import balance, symmetry
-from restripe import Item, Resharder, Work, agreement, binding, planning
+from restripe import Item, Resharder, Work, binding, planning
 from restripe import group as module
-from restripe.call import Check, Options
+from restripe.call import Options
 from restripe.errors import (
     AgreementError,
     AliasingError,
-    CaptureError,
     DtypeError,
     LayoutError,
-    MissingTensorError,
     ShapeError,
 )
-from restripe.links import Links
 from restripe.registry import state
 
 from .conftest import Worlds
 from .moves import Move, Side
 from .posting import Posting
 from .recording import Recorder, hold, used
-from .views import conjugate, permuted
 from .world import Group, World
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -93,75 +89,6 @@ def test_the_1024_plans_used_last_are_kept(worlds: Worlds, monkeypatch: pytest.M
     play(*range(1025))
     assert play(0) == [(0,)]
     assert len(state(world.groups[0])._plans) == 1024
-
-
-@pytest.mark.requirement("RS-UPSTREAM-10", "RS-CACHE-5")
-def test_a_warm_call_plans_nothing_until_a_clear(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = worlds(4)
-    shapes = planned(monkeypatch)
-    SPLIT.run(world)
-    assert len(shapes) == 4
-    for dtype in (torch.int32, torch.int8):
-        for _ in range(3):
-            replace(SPLIT, dtype=dtype, src=Side([1], (None,))).run(world)
-    assert len(shapes) == 8
-    world.run(clear)
-    SPLIT.run(world)
-    assert len(shapes) == 12
-
-
-@pytest.mark.requirement("RS-UPSTREAM-10", "RS-CACHE-5")
-def test_a_warm_call_binds_nothing_also_with_other_tensors_of_the_same_sizes_and_strides(
-    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = worlds(4)
-    counts = counted(monkeypatch)
-    for seed in range(3):  # each play makes tensors of its own
-        replace(SPLIT, seed=seed).run(world)
-    assert counts == [1] * 4
-    turned = replace(SPLIT, source=permuted, destination=permuted)
-    for seed in range(3):
-        replace(turned, seed=seed).run(world)
-    assert counts == [1] * 8
-    replace(SPLIT, seed=3).run(world)
-    assert counts == [1] * 8
-    world.run(clear)
-    SPLIT.run(world)
-    assert counts == [1] * 12
-
-
-@pytest.mark.requirement("RS-UPSTREAM-10")
-def test_tensors_of_one_layout_that_take_turns_are_each_looked_at_once(
-    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a model's layers do, moved tensor by tensor; up to so many tensors, then all anew."""
-    monkeypatch.setattr(module, "PLACES", 6)
-    world, looked = worlds(1), list[Any]()
-    checked = module.State._checked
-
-    def counting(*arguments: Any, **more: Any) -> Any:
-        looked.append(arguments)
-        return checked(*arguments, **more)
-
-    monkeypatch.setattr(module.State, "_checked", counting)
-    move = Move((4,), Side([0], (None,)), Side([0], (None,)))
-    layers = [move.hand(0) for _ in range(4)]
-
-    def play(*numbers: int) -> int:
-        looked.clear()
-
-        def body(group: Group) -> None:
-            for number in numbers:
-                move.call(group, *layers[number])
-                move.judge(0, *layers[number])
-
-        world.run(body)
-        return len(looked)
-
-    assert play(0, 1, 2) == 3
-    assert play(0, 1, 2, 2, 1, 0) == 0
-    assert play(3) == 1
-    assert play(3, 0) == 1
 
 
 @pytest.mark.requirement("RS-UPSTREAM-5")
@@ -379,94 +306,6 @@ class Streams:
     def after(self, stream: None) -> Work:
         self.log.append("after")
         return Work(object())
-
-
-def captured(group: Group, links: Links | None, call: Any) -> None:
-    """What a call does while the device's current stream records a graph."""
-    links = state(group).links(group) if links is None else links
-    links.streams = Streams(recording=True)  # type: ignore[assignment]
-    try:
-        call()
-    finally:
-        links.streams = None
-
-
-def test_a_warm_call_of_the_same_tensors_is_not_recorded_either(worlds: Worlds) -> None:
-    move = Move((4,), Side([0], (None,)), Side([0], (None,)))
-
-    def body(group: Group) -> None:
-        src, dst = move.hand(0)
-        move.call(group, src, dst)
-        with pytest.raises(CaptureError, match="graph=True"):
-            captured(group, None, lambda: move.call(group, src, dst))
-
-    worlds(1).run(body)
-
-
-@pytest.mark.parametrize(
-    ("modes", "exchanges"), [(("first", "first"), 1), (("always", "always"), 2), (("off", "first"), 1)]
-)
-def test_a_warm_call_of_the_same_tensors_is_agreed_on_as_its_check_says(
-    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, *, modes: tuple[Check, Check], exchanges: int
-) -> None:
-    move, told, compare = Move((4,), Side([0], (None,)), Side([0], (None,))), list[Any](), agreement.compare
-
-    def counting(records: Any) -> Any:
-        told.append(records)
-        return compare(records)
-
-    def body(group: Group) -> None:
-        src, dst = move.hand(0)
-        for mode in modes:
-            restripe.reshard(src, dst, group, **given(move), check=mode)
-
-    monkeypatch.setattr(agreement, "compare", counting)
-    worlds(1).run(body)
-    assert len(told) == exchanges
-
-
-def test_a_call_without_communicators_of_its_own_is_not_recorded(worlds: Worlds) -> None:
-    world = worlds(4)
-    SPLIT.run(world)
-    texts = world.refuses(lambda group: captured(group, None, lambda: SPLIT.play(group)), CaptureError)
-    assert [text.partition(":")[0] for text in texts] == [f"rank {rank}" for rank in range(4)]
-    assert all("graph=True" in text for text in texts)
-    SPLIT.run(world)
-
-
-def test_only_a_warm_refit_is_recorded_and_then_exchanges_nothing(worlds: Worlds) -> None:
-    world = worlds(4)
-    item = Item("w", SPLIT.shape, SPLIT.dtype, SPLIT.src.layout, SPLIT.dst.layout)
-    refits = world.run(lambda group: Resharder(group, check="always").prepare([item], graph=True))
-
-    def run(group: Group, move: Move = SPLIT) -> None:
-        src, dst = move.hand(group.rank)
-        refits[group.rank].run({"w": src}, {"w": dst})
-        move.judge(group.rank, src, dst)
-
-    def recorded(group: Group, move: Move = SPLIT) -> None:
-        captured(group, refits[group.rank]._own, lambda: run(group, move))
-
-    assert all("cold" in text for text in world.refuses(recorded, CaptureError))
-    world.run(run)
-    world.forget()
-    world.run(recorded)
-    assert not any({"exchange", "split"} & set(world.ops(rank)) for rank in range(4))
-
-    def stray(group: Group) -> None:
-        captured(group, refits[group.rank]._own, lambda: refits[group.rank].run({"stranger": torch.zeros(1)}, {}))
-
-    world.refuses(stray, MissingTensorError)
-    assert not any("exchange" in world.ops(rank) for rank in range(4))  # which a graph cannot hold
-    turned = replace(SPLIT, destination=permuted)
-    assert all("strides" in text for text in world.refuses(lambda group: recorded(group, turned), CaptureError))
-    lazy = replace(SPLIT, dtype=torch.complex64, source=conjugate)
-    outcomes = world.outcomes(lambda group: recorded(group, lazy))
-    assert {type(outcome) for outcome in outcomes} <= {CaptureError}
-    world.run(clear)
-    assert all("cold" in text for text in world.refuses(recorded, CaptureError))
-    world.run(run)
-    world.run(recorded)
 
 
 def communicators(world: World, op: str) -> list[set[str]]:

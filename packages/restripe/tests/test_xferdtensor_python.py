@@ -329,6 +329,22 @@ def test_an_idle_rank_must_tell_shape_and_dtype(worlds: Worlds) -> None:
     assert text.startswith("rank 4: no global shape is known")
 
 
+@pytest.mark.requirement("RS-LAYOUT-3")
+@pytest.mark.parametrize("side", [0, 1])
+def test_an_idle_rank_may_tell_them_with_either_reference(worlds: Worlds, side: int) -> None:
+    def body(group: Group) -> None:
+        src, dst = MOVE.hand(group.rank)
+        references = list(MOVE.references(src, dst))
+        if group.rank == 4:
+            references[1 - side] = None
+        meshes = MOVE.src.reference, MOVE.dst.reference
+        out, into = references
+        xferdtensor_python_impl(out, meshes[0], MOVE.src.placements, into, meshes[1], MOVE.dst.placements, group)
+        MOVE.judge(group.rank, src, dst)
+
+    worlds(5, "always").run(body)
+
+
 @pytest.mark.requirement("RS-CACHE-5")
 def test_the_drop_in_s_clear_is_restripe_s(worlds: Worlds) -> None:
     world = worlds(4)

@@ -120,8 +120,10 @@ def read(tensor: Any) -> Read:
 
     On a rank outside its mesh a DTensor has an empty local tensor that stands for none.
     """
+    if tensor is None:
+        return _NOTHING
     if not isinstance(tensor, torch.Tensor):
-        return _NOTHING if tensor is None else _referred(tensor)
+        return _referred(tensor)
     if isinstance(tensor, DTensor):
         outside = tensor.device_mesh.get_coordinate() is None
         local = None if outside else _settled(tensor._local_tensor)  # noqa: SLF001  (to_local() would record history)
@@ -174,7 +176,8 @@ def read_pair(src: Any, dst: Any) -> tuple[Sequence[torch.Tensor | None], tuple[
     """The same of one source and destination, at less cost; nothing is told where both are plain."""
     if type(src) in PLAIN and type(dst) in PLAIN:
         return (src, dst), ()
-    (one, of_one), (other, of_other) = read(src), read(dst)
+    one, of_one = _NOTHING if src is None else read(src)
+    other, of_other = _NOTHING if dst is None else read(dst)
     return (one, other), (of_one, of_other)
 
 

@@ -26,17 +26,18 @@ STAGING_BYTES = 256 * 2**20
 
 
 class Submission:
-    """What one call moves, and how the last call of it went.
+    """What one call moves; calls of the same object are found again the fastest.
 
-    `terms` stand for it among the agreements. `items` are in the same order on every rank.
+    `terms` stand for it among the agreements. `items` are in the same order on every rank. `holders` says how many ranks hold
+    each source region of the first item.
     """
 
-    __slots__ = ("items", "last", "terms")
+    __slots__ = ("holders", "items", "terms")
 
     def __init__(self, items: Sequence[Whole]) -> None:
         self.items = tuple(items)
         self.terms = Terms.of(items)
-        self.last: Warm | None = None
+        self.holders = self.items[0].src.replicas if self.items else 1
 
 
 class Call(NamedTuple):
@@ -78,8 +79,8 @@ class Options:
 
 
 Pair = tuple[Layout, Layout, tuple[int, ...]]
-#: The group's era, the communicators, how the call is made, what is told, the turn, and the local tensors.
-Seen = tuple[object, Links, Options, tuple[Told, ...], int, list[Look | None]]
+#: The communicators, how the call is made, what is told, the turn, and the local tensors.
+Seen = tuple[Links, Options, tuple[Told, ...], int, list[Look | None]]
 
 
 @dataclass(frozen=True)

@@ -65,20 +65,21 @@ class State:
         self._check: Any = os.environ.get("RESTRIPE_CHECK") or "first"
         self._options: dict[Any, Options] = {}
         self._generation = 0
-        self._era = object()  # of what is agreed on, planned and bound
         self._agreed: set[agreement.Terms | None] = set()
         self.near: dict[Hashable, tuple[Submission, Any, Any]] = {}
         self.singles: Recent[Hashable, Submission] = Recent(PLANS)
         self._plans: Recent[Pair, dict[int, RankPlan]] = Recent(PLANS)
         self._bound: Recent[agreement.Terms, dict[Hashable, Bound]] = Recent(PLANS)
         self._warm: dict[Hashable, Warm] = {}  # by terms, turn, and where the first tensors lie
+        self._last: dict[Submission, Warm] = {}  # how the last call of each went
 
     def options(self, group: Any, check: Check | None) -> Options:
         """How a call is made: with the check mode given, or the group's `check`, or what RESTRIPE_CHECK said at first use."""
         mode = check or getattr(group, "check", None) or self._check
-        if mode not in self._options:
-            self._options[mode] = Options(mode)
-        return self._options[mode]
+        options = self._options.get(mode)
+        if options is None:
+            options = self._options[mode] = Options(mode)
+        return options
 
     @property
     def live(self) -> int:
@@ -179,8 +180,8 @@ class State:
             message = f"expected dense tensors, whose elements lie at strides in memory ({error})"
             self.refuse(links, moved.terms, MissingTensorError(message), options)
         self.calls += 1
-        seen: Seen = self._era, links, options, told, turn, lies
-        warm = moved.last
+        seen: Seen = links, options, told, turn, lies
+        warm = self._last.get(moved)
         if warm is None or warm.seen != seen or recorded:
             warm = self._warmed(Call(moved, tensors, told, turn), seen, recorded=recorded)
         work = Work() if streams is None or recorded else streams.after(stream)
@@ -208,20 +209,24 @@ class State:
     def _warmed(self, call: Call, seen: Seen, *, recorded: bool) -> Warm:
         """The call bound to where its tensors lie; found again where they lay there before, unless it is checked always."""
         *_, options, _, turn, lies = seen
-        near = call.moved.terms, turn, *[one and one[0] for one in lies[:2]]
-        warm, always = self._warm.get(near), options.check == "always"
-        if warm is None or warm.seen != seen or recorded or always:
-            warm = self._checked(call, seen, recorded=recorded)
-            remember(self._warm, near, warm, PLACES // (len(lies) or 1))
-        call.moved.last = None if always else warm
+        near, most = (call.moved.terms, turn, *[one and one[0] for one in lies[:2]]), PLACES // (len(lies) or 1)
+        known = [
+            one for one in (self._last.get(call.moved), self._warm.get(near)) if one is not None and one.seen == seen
+        ]
+        warm, always = known[0] if known else None, options.check == "always"
+        if warm is None or recorded or always:
+            warm = self._checked(call, seen, None if warm is None else warm.bound, recorded=recorded)
+            remember(self._warm, near, warm, most)
+        if not always:
+            remember(self._last, call.moved, warm, most)
         return warm
 
-    def _checked(self, call: Call, seen: Seen, *, recorded: bool) -> Warm:
-        """The call bound to where its tensors lie, after every check that it needs."""
-        _, links, options, told, turn, lies = seen
-        way = turn, options, told, tuple([one and one[1:] for one in lies])
+    def _checked(self, call: Call, seen: Seen, bound: Bound | None, *, recorded: bool) -> Warm:
+        """The call bound to where its tensors lie, after every check that it needs; `bound` where it is known already."""
+        links, options, told, turn, lies = seen
+        way = links, turn, options, told, tuple([one and one[1:] for one in lies])
         known = self._bound.made(call.moved.terms, dict)
-        bound = known.get(way)
+        bound = bound or known.get(way)
         if recorded:
             self._capturable(links, bound)
             options = replace(options, check="off")  # agreed on when it was warmed
@@ -317,6 +322,5 @@ class State:
 
     def _forget(self) -> None:
         """Drop what was agreed on, planned and bound."""
-        self._era = object()
-        for table in (self._agreed, self.near, self.singles, self._plans, self._bound, self._warm):
+        for table in (self._agreed, self.near, self.singles, self._plans, self._bound, self._warm, self._last):
             table.clear()

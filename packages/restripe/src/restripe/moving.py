@@ -13,9 +13,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from restripe.arguments import Told, Whole, layouts, read_pair, sizes
+from restripe.arguments import Whole, layouts, read_pair, sizes
 from restripe.call import Check, Submission
-from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError, ShapeError
+from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError
 from restripe.group import PLANS, State
 from restripe.joining import Joined
 from restripe.layout import Layout, Mesh, counted
@@ -26,6 +26,8 @@ from restripe.streams import Work
 
 Side = tuple[Any, Any]  # mesh and placements, or a layout and GIVEN; (None, None) where nothing is known
 GIVEN = object()
+#: Mesh and placements of either side by id, global shape, dtype.
+Near = tuple[int, int, int, int, tuple[int, ...] | None, torch.dtype | None]
 
 
 def side_of(tensor: Any) -> Side:
@@ -50,48 +52,30 @@ def move(
     links = calls.links(group)
     try:
         tensors, told = read_pair(src, dst)
-        shape = shape if type(shape) is tuple else _shape(shape, told)
-        moved = _moved(calls, src_side, dst_side, group, shape, dtype or _dtype(tensors, told))
+        if told:  # the source's where they differ: see `check`
+            (known, kind), (other, sort) = told
+            dtype = dtype or kind or sort
+            shape = shape if shape is not None else known if known is not None else other
+        if dtype is None:
+            dtype = next((one.dtype for one in tensors if one is not None), None)
+        if shape is not None and not isinstance(shape, tuple):
+            shape = sizes("tensor", shape)
+        near = id(src_side[0]), id(src_side[1]), id(dst_side[0]), id(dst_side[1]), shape, dtype
+        try:
+            found = calls.near.get(near)
+        except TypeError:  # of a shape or dtype that is neither, and cannot be hashed
+            found = None
+        moved, _, _ = found or _moved(calls, near, src_side, dst_side, group)
     except ReshardError as error:
         calls.refuse(links, None, error, how)
-    turn = calls.calls % moved.items[0].src.replicas
-    return calls.run(links, moved, tensors, told, turn, how, stream)
+    return calls.run(links, moved, tensors, told, calls.calls % moved.holders, how, stream)
 
 
-def _shape(shape: Sequence[int] | None, told: Sequence[Told]) -> tuple[int, ...] | None:
-    """The global shape that was passed or that a side tells (the source's where they differ: see `check`), or None."""
-    if shape is not None:
-        return sizes("tensor", shape)
-    for known, _ in told:
-        if known is not None:
-            return known
-    return None
-
-
-def _dtype(tensors: Sequence[torch.Tensor | None], told: Sequence[Told]) -> torch.dtype | None:
-    """The dtype that a side tells or has, or None."""
-    for _, known in told:
-        if known is not None:
-            return known
-    for tensor in tensors:
-        if tensor is not None:
-            return tensor.dtype
-    return None
-
-
-def _moved(
-    calls: State, src: Side, dst: Side, group: Any, shape: tuple[int, ...] | None, dtype: torch.dtype | None
-) -> Submission:
+def _moved(calls: State, near: Near, src: Side, dst: Side, group: Any) -> tuple[Submission, Side, Side]:
     """What a call moves; remembered for meshes and placements that cannot change, first by which objects they are."""
+    *_, shape, dtype = near
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise DtypeError(f"expected dtype to be a torch.dtype, got {dtype!r}")
-    near = id(src[0]), id(src[1]), id(dst[0]), id(dst[1]), shape, dtype
-    try:
-        known = calls.near.get(near)
-    except TypeError as error:
-        raise ShapeError(f"expected a shape of whole numbers, got {shape!r}") from error
-    if known is not None:
-        return known[0]
     lasting = _lasting(src) and _lasting(dst) and all(isinstance(size, Integral) for size in shape or ())
     one, other = (_key(*src), _key(*dst)) if lasting else (None, None)
     key = None if one is None or other is None else (one, other, shape, dtype)
@@ -101,9 +85,10 @@ def _moved(
         moved = Submission((item,))
         if key is not None:
             calls.singles.keep(key, moved)
+    found = moved, src, dst
     if lasting:
-        remember(calls.near, near, (moved, src, dst), PLANS)  # an id is no other object's while its own is kept
-    return moved
+        remember(calls.near, near, found, PLANS)  # an id is no other object's while its own is kept
+    return found
 
 
 def _lasting(side: Side) -> bool:
