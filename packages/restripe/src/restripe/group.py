@@ -189,7 +189,7 @@ class State:
             if warm.addressed is not None:
                 warm.addressed.run(stream)
             else:
-                self._move(links, tensors, warm.bound, stream)
+                _move(links, tensors, warm.bound, stream)
         except BaseException:
             self.torn = True
             raise
@@ -237,7 +237,8 @@ class State:
             fault = overlap(call, bound.reaches)
             self.agree(links, call.moved.terms, None if fault is None else at(links.base.rank, fault), options)
         keeps = links.posting and not bound.lazy
-        return Warm(seen, bound, self._addressed(links, bound, call.tensors) if keeps else None)
+        with self._tearing():
+            return Warm(seen, bound, _addressed(links, bound, call.tensors) if keeps else None)
 
     def _bind(self, links: Links, call: Call, options: Options) -> Bound:
         """The first call with such tensors: plan, check, agree and bind."""
@@ -247,25 +248,6 @@ class State:
         self.agree(links, call.moved.terms, fault_in(call, plans, base), options)
         with self._tearing():
             return bound_to(call, plans, options.staging_bytes)
-
-    def _addressed(self, links: Links, bound: Bound, tensors: Sequence[torch.Tensor | None]) -> Addressed:
-        replicas = self._replicas(links, bound)
-        return Addressed(bound.program, bound.lies, addresses(tensors), links.base, replicas, links.aside)
-
-    def _replicas(self, links: Links, bound: Bound) -> list[Any]:
-        """The communicators that stripes are shared over. Splits are collective, also for ranks that only send."""
-        with self._tearing():
-            return [links.replicas(layout) for layout in bound.splits]
-
-    def _move(self, links: Links, given: Sequence[torch.Tensor | None], bound: Bound, stream: Any) -> None:
-        """Move tensors for some of which others stand in, or over a transport that takes tensors."""
-        tensors = stand_ins(given)
-        if links.posting:
-            self._addressed(links, bound, tensors).run(stream)
-        else:
-            execute(bound.program, tensors, links.base, self._replicas(links, bound), stream)
-        for caller, written in zip(given[1::2], tensors[1::2], strict=True):
-            hand_back(caller, written)
 
     def _capturable(self, links: Links, bound: Bound | None) -> None:
         """Refuse to be recorded in a CUDA graph where that would need what cannot be recorded, or could be shared."""
@@ -324,3 +306,24 @@ class State:
         """Drop what was agreed on, planned and bound."""
         for table in (self._agreed, self.near, self.singles, self._plans, self._bound, self._warm, self._last):
             table.clear()
+
+
+def _move(links: Links, given: Sequence[torch.Tensor | None], bound: Bound, stream: Any) -> None:
+    """Move tensors for some of which others stand in, or over a transport that takes tensors."""
+    tensors = stand_ins(given) if bound.lazy else given
+    if links.posting:
+        _addressed(links, bound, tensors).run(stream)
+    else:
+        execute(bound.program, tensors, links.base, _replicas(links, bound), stream)
+    if bound.lazy:
+        for caller, written in zip(given[1::2], tensors[1::2], strict=True):
+            hand_back(caller, written)
+
+
+def _addressed(links: Links, bound: Bound, tensors: Sequence[torch.Tensor | None]) -> Addressed:
+    return Addressed(bound.program, bound.lies, addresses(tensors), links.base, _replicas(links, bound), links.aside)
+
+
+def _replicas(links: Links, bound: Bound) -> list[Any]:
+    """The communicators that stripes are shared over. Splits are collective, also for ranks that only send."""
+    return [links.replicas(layout) for layout in bound.splits]
