@@ -26,7 +26,7 @@ STAGING_BYTES = 256 * 2**20
 
 
 class Submission:
-    """What one call moves; calls of the same object are found again the fastest.
+    """What one call moves; a group finds the last call of the same object again by one look.
 
     `terms` stand for it among the agreements. `items` are in the same order on every rank. `holders` says how many ranks hold
     each source region of the first item.

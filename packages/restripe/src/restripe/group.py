@@ -209,11 +209,10 @@ class State:
     def _warmed(self, call: Call, seen: Seen, *, recorded: bool) -> Warm:
         """The call bound to where its tensors lie; found again where they lay there before, unless it is checked always."""
         *_, options, _, turn, lies = seen
-        near, most = (call.moved.terms, turn, *[one and one[0] for one in lies[:2]]), PLACES // (len(lies) or 1)
-        known = [
-            one for one in (self._last.get(call.moved), self._warm.get(near)) if one is not None and one.seen == seen
-        ]
-        warm, always = known[0] if known else None, options.check == "always"
+        near = call.moved.terms, turn, *[one and one[0] for one in lies[:2]]
+        earlier = self._last.get(call.moved), self._warm.get(near)
+        warm = next((one for one in earlier if one is not None and one.seen == seen), None)
+        always, most = options.check == "always", PLACES // (len(lies) or 1)
         if warm is None or recorded or always:
             warm = self._checked(call, seen, None if warm is None else warm.bound, recorded=recorded)
             remember(self._warm, near, warm, most)

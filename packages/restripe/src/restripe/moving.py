@@ -72,7 +72,7 @@ def move(
 
 
 def _moved(calls: State, near: Near, src: Side, dst: Side, group: Any) -> tuple[Submission, Side, Side]:
-    """What a call moves; remembered for meshes and placements that cannot change, first by which objects they are."""
+    """What a call moves, and its sides; remembered for meshes and placements that cannot change, first by which objects they are."""
     *_, shape, dtype = near
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise DtypeError(f"expected dtype to be a torch.dtype, got {dtype!r}")
