@@ -370,6 +370,31 @@ def test_a_split_may_give_a_transport_that_takes_no_addresses(worlds: Worlds, mo
     worlds(3).run(body)
 
 
+@pytest.mark.requirement("RS-STREAM-1")
+def test_what_stays_goes_to_the_second_stream_where_there_is_one(worlds: Worlds) -> None:
+    world, begun = worlds(2), list[int]()
+
+    class Second:
+        least = 0
+
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def begin(self, stream: object) -> None:
+            begun.append(self.rank)
+
+        def run(self, work: Callable[[], None], stream: object) -> None:
+            work()
+
+    def body(group: Group) -> None:
+        group.communicator = Posting(group.communicator)
+        state(group).links(group).aside = Second(group.rank)  # type: ignore[assignment]
+        Move((4, 6), Side([0, 1], (0,)), Side([0, 1], (1,))).play(group)
+
+    world.run(body)
+    assert sorted(begun) == [0, 1]
+
+
 def test_an_error_in_a_session_aborts_its_own_graphs_and_no_other_s(worlds: Worlds) -> None:
     world = worlds(2)
     item = Item("w", (4,), torch.int8, Side([0], (None,)).layout, Side([1], (None,)).layout)

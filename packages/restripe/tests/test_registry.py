@@ -73,7 +73,21 @@ def test_a_new_group_under_an_old_id_is_a_new_group() -> None:
     assert len(numbers) == 50
 
 
-@pytest.mark.parametrize("stranger", [3, "group", (1, 2)])
+@pytest.mark.requirement("RS-CACHE-9")
+def test_groups_that_compare_equal_are_two_groups() -> None:
+    class Alike:
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 0
+
+    one, other = Alike(), Alike()
+    assert state(one) is state(one)
+    assert state(one) is not state(other)
+
+
+@pytest.mark.parametrize("stranger", [3, "group", (1, 2), [1]])
 def test_what_cannot_be_a_group_is_refused(stranger: object) -> None:
     with pytest.raises(LayoutError, match=r"expected a torch process group or an object with a \.communicator"):
         restripe.Resharder(stranger, check="off").prepare([])
