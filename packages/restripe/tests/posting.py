@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,20 +27,26 @@ class Posting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._base, name)
 
-    def post(self, sends: list[Post], receives: list[Post], stream: Any = None) -> None:
-        with self.group():
-            for address, length, peer in sends:
-                self.send(lying_at(address, length), peer, stream)
-            for address, length, peer in receives:
-                self.recv(lying_at(address, length), peer, stream)
+    def posts(self, sends: list[Post], receives: list[Post]) -> Callable[[Any], None]:
+        def post(stream: Any) -> None:
+            with self.group():
+                for address, length, peer in sends:
+                    self.send(lying_at(address, length), peer, stream)
+                for address, length, peer in receives:
+                    self.recv(lying_at(address, length), peer, stream)
 
-    def share(self, gathers: list[Post], spreads: list[Post], stream: Any = None) -> None:
-        with self.group():
-            for into, out, length in gathers:
-                whole = lying_at(into, length * self._base.size)
-                self.all_gather(whole, lying_at(out, length), stream)
-            for address, length, root in spreads:
-                self.broadcast(lying_at(address, length), root, stream)
+        return post
+
+    def shares(self, gathers: list[Post], spreads: list[Post]) -> Callable[[Any], None]:
+        def share(stream: Any) -> None:
+            with self.group():
+                for into, out, length in gathers:
+                    whole = lying_at(into, length * self._base.size)
+                    self.all_gather(whole, lying_at(out, length), stream)
+                for address, length, root in spreads:
+                    self.broadcast(lying_at(address, length), root, stream)
+
+        return share
 
     def split(self, color: int | None, key: int) -> Posting | None:
         made: Any = self._base.split(color, key)

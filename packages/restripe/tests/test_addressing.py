@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from restripe import addressing
-from restripe.addressing import Addressed, alias
+from restripe.addressing import Addressed, Enqueue, alias
 from restripe.arguments import addresses
 from restripe.program import Geometry, Program, Round, Span, Spread, View
 
@@ -32,13 +32,16 @@ class Poster:
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
-    def post(self, sends: Any, receives: Any, stream: Any) -> None:
-        self.calls.append(("post", [(lying_at(*at).tolist(), peer) for *at, peer in sends], len(receives), stream))
-        for address, length, _ in receives:
-            lying_at(address, length).fill_(9)
+    def posts(self, sends: Any, receives: Any) -> Enqueue:
+        def post(stream: Any) -> None:
+            self.calls.append(("post", [(lying_at(*at).tolist(), peer) for *at, peer in sends], len(receives), stream))
+            for address, length, _ in receives:
+                lying_at(address, length).fill_(9)
 
-    def share(self, gathers: Any, spreads: Any, stream: Any) -> None:
-        self.calls.append(("share", gathers, spreads, stream))
+        return post
+
+    def shares(self, gathers: Any, spreads: Any) -> Enqueue:
+        return lambda stream: self.calls.append(("share", gathers, spreads, stream))
 
 
 def addressed(
@@ -47,9 +50,16 @@ def addressed(
     base: Poster,
     replicas: Sequence[Poster] = (),
     aside: Any = None,
-) -> Addressed:
+) -> Enqueue:
+    """All calls of the round over three memories, as one."""
     lies = [None if one is None else Geometry.of(one.shape, one.stride(), one.element_size()) for one in tensors]
-    return Addressed(Program([step], 3), lies, addresses(tensors), base, replicas, aside)
+    calls = Addressed(Program([step], 3), lies, addresses(tensors), base, replicas, aside).calls()
+
+    def enqueue(stream: Any) -> None:
+        for call in calls:
+            call(stream)
+
+    return enqueue
 
 
 @pytest.fixture
@@ -72,11 +82,11 @@ def test_a_round_packs_posts_unpacks_and_shares_in_any_mode_and_then_in_another(
     base, replicas = Poster(), Poster()
     turn = addressed(TURN, [src, dst], base, [replicas])
     with mode():
-        turn.run(STREAM)
+        turn(STREAM)
     assert dst.tolist() == [0, 0, 9, 0, 9, 0]
     dst.zero_()
     src += 1
-    turn.run(STREAM)
+    turn(STREAM)
     assert base.calls == [("post", [([n + 1, n + 3, n + 5], 1)], 1, STREAM) for n in (0, 1)]
     assert dst.tolist() == [0, 0, 9, 0, 9, 0]
     assert replicas.calls == [("share", [(dst.data_ptr(), dst.data_ptr() + 2, 2)], [], STREAM)] * 2
@@ -107,7 +117,7 @@ def test_what_stays_is_copied_beside_what_crosses_where_that_pays(step: Round, l
     second = Second(least, base)
     for aside in (second, None):
         dst = torch.zeros(6, dtype=torch.int8)
-        addressed(replace(step, stays=stays), [src, dst], base, [Poster()], aside).run(STREAM)
+        addressed(replace(step, stays=stays), [src, dst], base, [Poster()], aside)(STREAM)
         assert dst[:2].tolist() == [4, 5]
         assert second.posted == posted
 
@@ -119,11 +129,11 @@ def test_what_stays_begins_before_anything_is_posted_and_is_there_before_replica
     step = TURN if packs else replace(TURN, packs=[], sends=[(Span(0, 0, 3), 1)])
 
     class Noting(Poster):
-        def post(self, sends: Any, receives: Any, stream: Any) -> None:
-            log.append("post")
+        def posts(self, sends: Any, receives: Any) -> Enqueue:
+            return lambda _: log.append("post")
 
-        def share(self, gathers: Any, spreads: Any, stream: Any) -> None:
-            log.append("share")
+        def shares(self, gathers: Any, spreads: Any) -> Enqueue:
+            return lambda _: log.append("share")
 
     class Aside:
         least = 1  # of the two bytes that stay
@@ -134,7 +144,7 @@ def test_what_stays_begins_before_anything_is_posted_and_is_there_before_replica
         def run(self, work: Callable[[], None], stream: Any) -> None:
             log.append("run")
 
-    addressed(replace(step, stays=stays), [src, dst], Noting(), [Noting()], Aside()).run(STREAM)
+    addressed(replace(step, stays=stays), [src, dst], Noting(), [Noting()], Aside())(STREAM)
     assert log == ["begin", "post", "run", "share"]
 
 
@@ -142,7 +152,7 @@ def test_messages_and_broadcasts_are_given_by_address_and_length() -> None:
     src, dst = torch.arange(9, dtype=torch.int16)[3:], torch.zeros(6, dtype=torch.int16)
     step = Round(sends=[(Span(0, 2, 4), 1)], rebuilds=[Spread(0, 1, Span(1, 4, 8)), Spread(1, 0, Span(1, 0, 2))])
     base, replicas = Poster(), [Poster(), Poster()]
-    addressed(step, [src, dst], base, replicas).run(STREAM)
+    addressed(step, [src, dst], base, replicas)(STREAM)
     assert base.calls == [("post", [([4, 0, 5, 0], 1)], 0, STREAM)]
     assert replicas[0].calls == [("share", [], [(dst.data_ptr() + 4, 8, 1)], STREAM)]
     assert replicas[1].calls == [("share", [], [(dst.data_ptr(), 2, 0)], STREAM)]
@@ -150,7 +160,7 @@ def test_messages_and_broadcasts_are_given_by_address_and_length() -> None:
 
 def test_nothing_is_posted_where_there_is_nothing() -> None:
     base = Poster()
-    addressed(Round(), [None, None], base).run(STREAM)
+    addressed(Round(), [None, None], base)(STREAM)
     assert base.calls == []
 
 
@@ -162,7 +172,7 @@ def test_a_round_is_written_down_anew_only_where_a_buffer_has_moved(
     buffers = [room[0], room[0], room[1], room[1]]
     monkeypatch.setattr(addressing, "allocate", lambda *_: buffers.pop(0))
     for times in (1, 1, 2, 2):
-        turn.run(STREAM)
+        turn(STREAM)
         assert len(writings) == times
 
 
@@ -170,7 +180,7 @@ def test_what_is_written_down_holds_no_memory() -> None:
     memory = array("b", range(6))
     gone, src, dst = weakref.ref(memory), torch.frombuffer(memory, dtype=torch.int8), torch.zeros(6, dtype=torch.int8)
     turn = addressed(TURN, [src, dst], Poster(), [Poster()])
-    turn.run(STREAM)
+    turn(STREAM)
     del memory, src
     gc.collect()
     assert gone() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Hashable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,8 +14,8 @@ import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
-from restripe import Item, Layout, Mesh, TensorRef
-from restripe.arguments import Whole, layouts, looks, read
+from restripe import Item, Layout, Mesh, TensorRef, arguments
+from restripe.arguments import Whole, guard, layouts, looks, read
 from restripe.errors import (
     InvalidPlacementError,
     LayoutError,
@@ -143,20 +144,50 @@ def test_an_item_takes_nothing_that_this_process_computed_to_another() -> None:
     assert there == ITEM
 
 
+WAVE = torch.zeros(4, 6, dtype=torch.complex64)
+UNLIKE = [  # in sizes, strides, dtype, device, and what is put off
+    torch.zeros(4, 6),
+    torch.zeros(4, 7),
+    torch.zeros(4),
+    torch.zeros(6, 4).t(),
+    torch.zeros(1, 6).expand(4, 6),
+    torch.zeros(4, 6, dtype=torch.int32),
+    torch.zeros(4, 6, device="meta"),
+    torch._neg_view(torch.zeros(4, 6)),
+    WAVE,
+    WAVE.conj(),
+]
+
+
 def test_tensors_that_are_bound_alike_look_alike() -> None:
-    base = torch.zeros(4, 6)
-    assert looked(base) == looked(torch.ones(4, 6)) == looked(torch.zeros(9, 6)[5:])
-    others = [
-        None,
-        torch.zeros(4, 7),
-        torch.zeros(6, 4).t(),
-        torch.zeros(4, 6, dtype=torch.int32),
-        torch.zeros(4, 6, device="meta"),
-        torch._neg_view(base),
-    ]
-    assert len({looked(one) for one in [base, *others]}) == len(others) + 1
-    wave = torch.zeros(4, dtype=torch.complex64)
-    assert looked(wave) != looked(wave.conj())
+    assert looked(UNLIKE[0]) == looked(torch.ones(4, 6)) == looked(torch.zeros(9, 6)[5:])
+    assert len({looked(one) for one in [None, *UNLIKE]}) == len(UNLIKE) + 1
+
+
+@pytest.fixture(params=[True, False], ids=["torch's guards", "none"])
+def guards(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what torch's compiler has, which it promises nobody, and without."""
+    if not request.param:
+        monkeypatch.setattr(arguments, "TensorGuards", None)
+
+
+@pytest.mark.usefixtures("guards")
+def test_a_guard_lets_tensors_pass_that_look_alike_and_no_others() -> None:
+    for one in UNLIKE:
+        passes = guard([None, one, torch.zeros(3)])
+        assert [passes(other, torch.ones(3)) for other in UNLIKE] == [other is one for other in UNLIKE]
+        assert not passes(one, torch.zeros(4))
+    assert guard([UNLIKE[0]])(torch.zeros(9, 6)[5:])
+    assert guard([None, None])()
+
+
+@pytest.mark.usefixtures("guards")
+def test_a_guard_keeps_no_tensor() -> None:
+    tensor = torch.zeros(3)
+    passes, gone = guard([tensor]), weakref.ref(tensor)
+    del tensor
+    assert gone() is None
+    assert passes(torch.zeros(3))
 
 
 def looked(tensor: torch.Tensor | None) -> tuple[Hashable, ...] | None:

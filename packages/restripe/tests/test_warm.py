@@ -68,20 +68,25 @@ def test_a_warm_call_binds_nothing_also_with_other_tensors_of_the_same_sizes_and
     assert counts == [1] * 12
 
 
+def note(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, log: list[str]) -> None:
+    """Log each call of what the owner has by a name."""
+    call = getattr(owner, name)
+
+    def noting(*arguments: Any, **more: Any) -> Any:
+        log.append(name)
+        return call(*arguments, **more)
+
+    monkeypatch.setattr(owner, name, noting)
+
+
 @pytest.mark.requirement("RS-UPSTREAM-10")
 def test_tensors_of_one_layout_that_take_turns_are_each_looked_at_once(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a model's layers do, moved tensor by tensor; up to so many tensors, then all anew."""
     monkeypatch.setattr(module, "PLACES", 6)
-    world, looked = worlds(1), list[Any]()
-    checked = module.State._checked
-
-    def counting(*arguments: Any, **more: Any) -> Any:
-        looked.append(arguments)
-        return checked(*arguments, **more)
-
-    monkeypatch.setattr(module.State, "_checked", counting)
+    world, looked = worlds(1), list[str]()
+    note(monkeypatch, module.State, "_checked", looked)
     move = Move((4,), Side([0], (None,)), Side([0], (None,)))
     layers = [move.hand(0) for _ in range(4)]
 
@@ -100,6 +105,37 @@ def test_tensors_of_one_layout_that_take_turns_are_each_looked_at_once(
     assert play(0, 1, 2, 2, 1, 0) == 0
     assert play(3) == 1
     assert play(3, 0) == 1
+
+
+@pytest.mark.requirement("RS-UPSTREAM-10")
+def test_calls_that_were_made_before_are_found_again_without_a_look_at_each_tensor(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever tensors take turns, whichever holder sends, and in any mode of autograd once it is known."""
+    world, looked = worlds(3), list[str]()
+    note(monkeypatch, module, "looks", looked)
+    note(monkeypatch, module.State, "_checked", looked)
+    move = Move((4,), Side([0, 1], (None,)), Side([2], (None,)))
+    layers = [[move.hand(rank) for _ in range(2)] for rank in range(3)]
+
+    def play(mode: Any) -> set[str]:
+        looked.clear()
+
+        def body(group: Group) -> None:
+            with mode():
+                for _ in range(2):
+                    for layer in layers[group.rank]:
+                        move.call(group, *layer)
+                        move.call(group, *layer)
+                        move.judge(group.rank, *layer)
+
+        world.run(body)
+        return set(looked)
+
+    assert play(torch.enable_grad) == {"looks", "_checked"}
+    assert play(torch.enable_grad) == set()
+    assert play(torch.inference_mode) == {"looks"}
+    assert play(torch.inference_mode) == set()
 
 
 def captured(group: Group, links: Links | None, call: Any) -> None:

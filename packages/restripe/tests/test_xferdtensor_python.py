@@ -248,7 +248,7 @@ class Watched:
         self._inner, self._seen = inner, seen
 
     def __getattr__(self, name: str) -> Any:
-        if name == "post":
+        if name == "posts":
             raise AttributeError(name)
         return getattr(self._inner, name)
 

@@ -1,8 +1,8 @@
 """Running a program by address, for a transport that takes addresses: nothing is looked at again while nothing moves.
 
-The first time, each round's copies, messages and fan-outs are written down where its memories lie; a call like it allocates
-the buffers and enqueues what is written. What is written down holds no memory: its tensors are aliases of addresses, good
-while a call's tensors and buffers lie there.
+Each round's copies, messages and fan-outs are written down once where its memories lie, as calls that enqueue them; a program
+with buffers allocates those each time. What is written down holds no memory: its tensors are aliases of addresses, good while
+a call's tensors and buffers lie there.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from restripe.streams import Aside
 
 Post = tuple[int, int, int]  # address, length in bytes, peer or root; of an all-gather to, from, length there
 Pair = tuple[list[torch.Tensor], list[torch.Tensor]]  # into, out of
-Call = Callable[[Any], None]  # with the stream that the caller's is
+Enqueue = Callable[[Any], None]  # with the caller's stream
 
 
 class Written(NamedTuple):
     """A round where its memories lie: the buffers' places, and what is called with the stream to enqueue it."""
 
     places: list[int | None]
-    calls: list[Call]
+    calls: list[Enqueue]
 
 
 class Addressed:
@@ -61,8 +61,14 @@ class Addressed:
         self._rounds = program.rounds
         self._written: list[Written | None] = [None] * len(program.rounds)
 
-    def run(self, stream: Any) -> None:
-        """Enqueue the rounds; every rank of the communicator runs its own of the same submission."""
+    def calls(self) -> list[Enqueue]:
+        """What enqueues the program; every rank of the communicator makes its own calls of the same submission."""
+        if any(step.buffers for step in self._rounds):
+            return [self._run]
+        return [call for step in self._rounds for call in self._write(step)]
+
+    def _run(self, stream: Any) -> None:
+        """Enqueue the rounds; one is written down anew where a buffer of its has moved."""
         places, first, buffers = self._places, len(self._starts), {}
         for number, step in enumerate(self._rounds):
             for buffer in step.buffers:
@@ -78,7 +84,7 @@ class Addressed:
                 del buffers[memory]
 
     @torch.inference_mode(False)  # what is made in that mode cannot be written to outside of it
-    def _write(self, step: Round) -> list[Call]:
+    def _write(self, step: Round) -> list[Enqueue]:
         """What a round enqueues, in order: messages are on their way before what stays is copied."""
         aliases: dict[int, torch.Tensor] = {}
         packs, unpacks, stays, finishes = (
@@ -89,14 +95,14 @@ class Addressed:
             posts = [
                 [(self._at(span), span.length, peer) for span, peer in some] for some in (step.sends, step.receives)
             ]
-            calls.append(partial(self._communicator.post, *posts))
+            calls.append(self._communicator.posts(*posts))
         calls += _copying(unpacks)
         if crosses and aside is not None and sum(one.nbytes for one in stays[0]) > aside.least:
             calls = [aside.begin, *calls, partial(aside.run, partial(copy, *stays))]
         else:
             calls += _copying(stays)
         for split, some in groupby(step.rebuilds, attrgetter("split")):
-            calls.append(partial(members_of(self._replicas, split).share, *self._shared(list(some))))
+            calls.append(members_of(self._replicas, split).shares(*self._shared(list(some))))
         return calls + _copying(finishes)
 
     def _pair(self, copies: Sequence[Copy], aliases: dict[int, torch.Tensor]) -> Pair:
@@ -126,7 +132,7 @@ class Addressed:
         return start
 
 
-def _copying(pair: Pair) -> list[Call]:
+def _copying(pair: Pair) -> list[Enqueue]:
     """The call that copies, on the current stream, where there is anything to copy."""
     return [lambda _stream: copy(*pair)] if pair[0] else []
 

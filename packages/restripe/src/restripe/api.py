@@ -186,13 +186,14 @@ class Refit:
         if not (self._known.issuperset(src) and self._known.issuperset(dst)):
             strangers = sorted({*src, *dst} - self._known, key=str)
             raise MissingTensorError(f"tensors {strangers} were not prepared; prepare every item that run is given")
-        found, plain = [], True
+        found: list[Any] = []
         for name in self._names:
-            for one in (src.get(name), dst.get(name)):
-                found.append(one)
-                if type(one) not in PLAIN:
-                    plain = False
-        return (found, ()) if plain else read_all(found, self._names)
+            found.append(src.get(name))
+            found.append(dst.get(name))
+        for one in found:
+            if type(one) not in PLAIN:
+                return read_all(found, self._names)
+        return found, ()
 
 
 def _by_name(side: Any) -> Mapping[str, Any]:

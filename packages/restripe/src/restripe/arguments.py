@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import index
 from typing import Any
 
@@ -22,6 +23,11 @@ from restripe.errors import (
 from restripe.layout import Layout, Mesh, short
 from restripe.placements import check_kinds, check_segments, shard_dims
 from restripe.staging import settle
+
+try:
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:  # torch's own compiler has it, but nothing promises it to others
+    TensorGuards = None  # type: ignore[assignment, misc]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +108,27 @@ def looks(tensors: Iterable[torch.Tensor | None]) -> list[Look | None]:
     ]
 
 
-def addresses(tensors: Iterable[torch.Tensor | None]) -> list[int | None]:
+def guard(tensors: Iterable[torch.Tensor | None]) -> Callable[..., bool]:
+    """What tells of other tensors, given without the Nones, whether they look as these do but for where they lie.
+
+    It costs a fraction of `looks`, and tells alike ones apart at times, such as by `requires_grad` or the mode of autograd.
+    """
+    present = [one for one in tensors if one is not None]
+    if not present:
+        return lambda: True
+    if TensorGuards is None:
+        first = [one and one[1:] for one in looks(present)]
+        return lambda *others: [one and one[1:] for one in looks(others)] == first
+    fixed: Any = {
+        "dynamic_dims_sizes": [list(one.shape) for one in present],
+        "dynamic_dims_strides": [list(one.stride()) for one in present],
+    }
+    return TensorGuards(*present, **fixed).check
+
+
+def addresses(tensors: Iterable[torch.Tensor | None]) -> tuple[int | None, ...]:
     """Where the first element of each tensor lies."""
-    return [None if one is None else one.data_ptr() for one in tensors]
+    return tuple([None if one is None else one.data_ptr() for one in tensors])
 
 
 Told = tuple[tuple[int, ...] | None, torch.dtype | None]
@@ -122,13 +146,18 @@ def read(tensor: Any) -> Read:
     """
     if tensor is None:
         return _NOTHING
-    if not isinstance(tensor, torch.Tensor):
+    if not _are_tensors(tensor.__class__):
         return _referred(tensor)
     if isinstance(tensor, DTensor):
         outside = tensor.device_mesh.get_coordinate() is None
         local = None if outside else _settled(tensor._local_tensor)  # noqa: SLF001  (to_local() would record history)
         return local, (tensor.shape, tensor.dtype)
     return _settled(tensor), (None, tensor.dtype)
+
+
+@lru_cache
+def _are_tensors(kind: type) -> bool:
+    return issubclass(kind, torch.Tensor)  # torch takes long to say so
 
 
 def _referred(reference: Any) -> Read:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import torch
 
-from restripe.addressing import Addressed
+from restripe.addressing import Enqueue
 from restripe.agreement import Terms
 from restripe.arguments import Look, Told, Whole
 from restripe.binding import bind
@@ -26,7 +26,7 @@ STAGING_BYTES = 256 * 2**20
 
 
 class Submission:
-    """What one call moves; a group finds the last call of the same object again by one look.
+    """What one call moves; a group finds an earlier call of the same object again by one look.
 
     `terms` stand for it among the agreements. `items` are in the same order on every rank. `holders` says how many ranks hold
     each source region of the first item.
@@ -79,8 +79,7 @@ class Options:
 
 
 Pair = tuple[Layout, Layout, tuple[int, ...]]
-#: The communicators, how the call is made, what is told, the turn, and the local tensors.
-Seen = tuple[Links, Options, tuple[Told, ...], int, list[Look | None]]
+How = tuple[Links, Options, tuple[Told, ...]]  # the communicators, how the call is made, and what references tell
 
 
 @dataclass(frozen=True)
@@ -102,12 +101,18 @@ class Bound:
 class Warm(NamedTuple):
     """A call that was made before: all that was seen of it, at fault in nothing and agreed on.
 
-    `addressed` is None where other memory stands in for some tensor, or the transport takes no addresses.
+    `lies` has how its tensors looked, and `guard` tells whether others at the same places look alike. `calls` enqueue it; None where other memory stands in for some tensor, or the transport takes no addresses.
     """
 
-    seen: Seen
+    how: How
+    lies: list[Look | None]
+    guard: Callable[..., bool]
     bound: Bound
-    addressed: Addressed | None
+    calls: list[Enqueue] | None
+
+    def fits(self, how: How, tensors: Sequence[torch.Tensor | None]) -> bool:
+        """Whether a call of what lies at the same places is the same, but for what it holds."""
+        return self.how == how and self.guard(*[one for one in tensors if one is not None])
 
 
 def fault_in(call: Call, plans: Sequence[RankPlan], communicator: Communicator) -> ReshardError | None:

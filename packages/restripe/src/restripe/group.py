@@ -14,15 +14,15 @@ from typing import Any, NoReturn
 import torch
 
 from restripe import agreement, comm
-from restripe.addressing import Addressed
-from restripe.arguments import Item, Told, Whole, addresses, looks
+from restripe.addressing import Addressed, Enqueue
+from restripe.arguments import Item, Look, Told, Whole, addresses, guard, looks
 from restripe.call import (
     Bound,
     Call,
     Check,
+    How,
     Options,
     Pair,
-    Seen,
     Submission,
     Warm,
     at,
@@ -44,6 +44,7 @@ from restripe.streams import Work, hold
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
 WAYS = 64  # turns and ways to lie of the tensors of one call, of which a group keeps what they are bound to
 PLACES = 8192  # tensors whose places in memory a group finds again at once
+Place = tuple[Submission, int, tuple[int | None, ...]]  # what is moved, the turn, and where the tensors lie
 
 
 class State:
@@ -70,8 +71,7 @@ class State:
         self.singles: Recent[Hashable, Submission] = Recent(PLANS)
         self._plans: Recent[Pair, dict[int, RankPlan]] = Recent(PLANS)
         self._bound: Recent[agreement.Terms, dict[Hashable, Bound]] = Recent(PLANS)
-        self._warm: dict[Hashable, Warm] = {}  # by terms, turn, and where the first tensors lie
-        self._last: dict[Submission, Warm] = {}  # how the last call of each went
+        self._warm: dict[Place, Warm] = {}
 
     def options(self, group: Any, check: Check | None) -> Options:
         """How a call is made: with the check mode given, or the group's `check`, or what RESTRIPE_CHECK said at first use."""
@@ -174,22 +174,25 @@ class State:
                 with torch.cuda.stream(stream):
                     return self.run(links, moved, tensors, told, turn, options)
             stream = current
+        how: How = links, options, told
         try:
-            lies = looks(tensors)
+            place = moved, turn, addresses(tensors)
+            warm = self._warm.get(place)
+            fits = warm is not None and warm.fits(how, tensors) and not recorded
+            lies = [] if fits else looks(tensors)
         except (RuntimeError, ValueError) as error:
             message = f"expected dense tensors, whose elements lie at strides in memory ({error})"
             self.refuse(links, moved.terms, MissingTensorError(message), options)
         self.calls += 1
-        seen: Seen = links, options, told, turn, lies
-        warm = self._last.get(moved)
-        if warm is None or warm.seen != seen or recorded:
-            warm = self._warmed(Call(moved, tensors, told, turn), seen, recorded=recorded)
+        if warm is None or not fits:
+            warm = self._warmed(Call(moved, tensors, told, turn), place, how, lies, recorded=recorded)
         work = Work() if streams is None or recorded else streams.after(stream)
         try:
-            if warm.addressed is not None:
-                warm.addressed.run(stream)
-            else:
+            if warm.calls is None:
                 _move(links, tensors, warm.bound, stream)
+            else:
+                for enqueue in warm.calls:
+                    enqueue(stream)
         except BaseException:
             self.torn = True
             raise
@@ -206,24 +209,26 @@ class State:
             self.agree(links, key, fault, options)
         raise fault
 
-    def _warmed(self, call: Call, seen: Seen, *, recorded: bool) -> Warm:
-        """The call bound to where its tensors lie; found again where they lay there before, unless it is checked always."""
-        *_, options, _, turn, lies = seen
-        near = call.moved.terms, turn, *[one and one[0] for one in lies[:2]]
-        earlier = self._last.get(call.moved), self._warm.get(near)
-        warm = next((one for one in earlier if one is not None and one.seen == seen), None)
-        always, most = options.check == "always", PLACES // (len(lies) or 1)
-        if warm is None or recorded or always:
-            warm = self._checked(call, seen, None if warm is None else warm.bound, recorded=recorded)
-            remember(self._warm, near, warm, most)
-        if not always:
-            remember(self._last, call.moved, warm, most)
+    def _warmed(self, call: Call, place: Place, how: How, lies: list[Look | None], *, recorded: bool) -> Warm:
+        """The call bound to where its tensors lie; found again where it was made before, unless it is checked always."""
+        earlier, always = self._warm.get(place), how[1].check == "always"
+        if earlier is not None and (earlier.how, earlier.lies) != (how, lies):
+            earlier = None
+        if earlier is None or recorded or always:
+            bound, calls = self._checked(call, how, lies, earlier and earlier.bound, recorded=recorded)
+        else:  # told apart by the mode of autograd alone
+            bound, calls = earlier.bound, earlier.calls
+        same = guard(call.tensors) if not always else lambda *_: False
+        warm = Warm(how, lies, same, bound, calls)
+        remember(self._warm, place, warm, PLACES // (len(lies) or 1))
         return warm
 
-    def _checked(self, call: Call, seen: Seen, bound: Bound | None, *, recorded: bool) -> Warm:
-        """The call bound to where its tensors lie, after every check that it needs; `bound` where it is known already."""
-        links, options, told, turn, lies = seen
-        way = links, turn, options, told, tuple([one and one[1:] for one in lies])
+    def _checked(
+        self, call: Call, how: How, lies: list[Look | None], bound: Bound | None, *, recorded: bool
+    ) -> tuple[Bound, list[Enqueue] | None]:
+        """What the call is bound to and what enqueues it, after every check that it needs; `bound` where it is known already."""
+        links, options, told = how
+        way = links, options, told, call.turn, tuple([one and one[1:] for one in lies])
         known = self._bound.made(call.moved.terms, dict)
         bound = bound or known.get(way)
         if recorded:
@@ -235,9 +240,8 @@ class State:
         else:
             fault = overlap(call, bound.reaches)
             self.agree(links, call.moved.terms, None if fault is None else at(links.base.rank, fault), options)
-        keeps = links.posting and not bound.lazy
         with self._tearing():
-            return Warm(seen, bound, _addressed(links, bound, call.tensors) if keeps else None)
+            return bound, _calls(links, bound, call.tensors) if links.posting and not bound.lazy else None
 
     def _bind(self, links: Links, call: Call, options: Options) -> Bound:
         """The first call with such tensors: plan, check, agree and bind."""
@@ -303,7 +307,7 @@ class State:
 
     def _forget(self) -> None:
         """Drop what was agreed on, planned and bound."""
-        for table in (self._agreed, self.near, self.singles, self._plans, self._bound, self._warm, self._last):
+        for table in (self._agreed, self.near, self.singles, self._plans, self._bound, self._warm):
             table.clear()
 
 
@@ -311,7 +315,8 @@ def _move(links: Links, given: Sequence[torch.Tensor | None], bound: Bound, stre
     """Move tensors for some of which others stand in, or over a transport that takes tensors."""
     tensors = stand_ins(given) if bound.lazy else given
     if links.posting:
-        _addressed(links, bound, tensors).run(stream)
+        for enqueue in _calls(links, bound, tensors):
+            enqueue(stream)
     else:
         execute(bound.program, tensors, links.base, _replicas(links, bound), stream)
     if bound.lazy:
@@ -319,8 +324,9 @@ def _move(links: Links, given: Sequence[torch.Tensor | None], bound: Bound, stre
             hand_back(caller, written)
 
 
-def _addressed(links: Links, bound: Bound, tensors: Sequence[torch.Tensor | None]) -> Addressed:
-    return Addressed(bound.program, bound.lies, addresses(tensors), links.base, _replicas(links, bound), links.aside)
+def _calls(links: Links, bound: Bound, tensors: Sequence[torch.Tensor | None]) -> list[Enqueue]:
+    starts, replicas = addresses(tensors), _replicas(links, bound)
+    return Addressed(bound.program, bound.lies, starts, links.base, replicas, links.aside).calls()
 
 
 def _replicas(links: Links, bound: Bound) -> list[Any]:

@@ -67,8 +67,11 @@ COMM = ("comm", 5)
 def test_messages_are_posted_in_one_group_with_addresses_and_bytes(module: Any, log: list[Any]) -> None:
     made = module.NcclCommunicator(Handle(log))
     assert (made.rank, made.size, made.device) == (1, 3, torch.device("cuda", 2))
-    made.post([(100, 8, 0), (200, 4, 2)], [(300, 2, 0)], STREAM)
-    assert log == [
+    post = made.posts([(100, 8, 0), (200, 4, 2)], [(300, 2, 0)])
+    assert log == []
+    for _ in range(2):
+        post(STREAM)
+    assert log == 2 * [
         ("group_start",),
         ("send", 100, 8, 1, 0, COMM, 77),
         ("send", 200, 4, 1, 2, COMM, 77),
@@ -84,24 +87,24 @@ def test_a_group_is_ended_also_where_a_message_fails(module: Any, log: list[Any]
     made = module.NcclCommunicator(Handle(log))
     module.bindings.recv = fail
     with pytest.raises(OSError, match="no such peer"):
-        made.post([], [(1, 1, 9), (2, 1, 9)], STREAM)
+        made.posts([], [(1, 1, 9), (2, 1, 9)])(STREAM)
     assert log == [("group_start",), ("group_end",)]
 
 
 def test_a_message_alone_needs_no_group(module: Any, log: list[Any]) -> None:
     made = module.NcclCommunicator(Handle(log))
-    made.post([(100, 8, 0)], [], STREAM)
-    made.post([], [(300, 2, 0)], STREAM)
+    made.posts([(100, 8, 0)], [])(STREAM)
+    made.posts([], [(300, 2, 0)])(STREAM)
     assert log == [("send", 100, 8, 1, 0, COMM, 77), ("recv", 300, 2, 1, 0, COMM, 77)]
 
 
 def test_all_gathers_and_broadcasts_are_shared_in_one_group(module: Any, log: list[Any]) -> None:
     made = module.NcclCommunicator(Handle(log))
-    made.share([(10, 12, 2)], [], STREAM)
+    made.shares([(10, 12, 2)], [])(STREAM)
     gather, spread = ("all_gather", 12, 10, 2, 1, COMM, 77), ("broadcast", 20, 20, 4, 1, 1, COMM, 77)
     assert log == [gather]
     log.clear()
-    made.share([(10, 12, 2)], [(20, 4, 1)], STREAM)
+    made.shares([(10, 12, 2)], [(20, 4, 1)])(STREAM)
     assert log == [("group_start",), gather, spread, ("group_end",)]
 
 

@@ -6,6 +6,7 @@ This is the only module that imports nccl4py, and it is imported when a group fi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -16,6 +17,7 @@ from torch._C._distributed_c10d import Store
 
 _BYTES = 1  # ncclUint8
 Posts = Sequence[tuple[int, int, int]]
+Enqueue = Callable[[int], None]  # with the stream's handle
 
 
 class NcclCommunicator:
@@ -30,7 +32,7 @@ class NcclCommunicator:
         self._comm = bindings.Comm(handle.ptr)
         self.rank, self.size = int(handle.rank), int(handle.nranks)
         self.device = torch.device("cuda", int(handle.device.device_id))
-        self._queue: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
+        self._queue: list[Callable[[], None]] | None = None
 
     @classmethod
     def meet(cls, store: Store, prefix: str, rank: int, size: int, device: torch.device) -> Self:
@@ -49,60 +51,38 @@ class NcclCommunicator:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         queue, self._queue = self._queue, None
-        if error is not None or not queue:
-            return
-        bindings.group_start()
-        try:
-            for call, arguments in queue:
-                call(*arguments)
-        finally:
-            bindings.group_end()
+        if error is None and queue:
+            _together(queue)
 
-    def post(self, sends: Posts, receives: Posts, stream: Any) -> None:
-        """Submit messages together: (address, length in bytes, peer) each."""
-        comm, handle = self._comm, stream.cuda_stream
-        several = len(sends) + len(receives) > 1  # one alone needs no group
-        if several:
-            bindings.group_start()
-        try:
-            for address, length, peer in sends:
-                bindings.send(address, length, _BYTES, peer, comm, handle)
-            for address, length, peer in receives:
-                bindings.recv(address, length, _BYTES, peer, comm, handle)
-        finally:
-            if several:
-                bindings.group_end()
+    def posts(self, sends: Posts, receives: Posts) -> Callable[[Any], None]:
+        """A call that submits messages together on the stream it is given: (address, length in bytes, peer) each."""
+        comm = self._comm
+        return _prepared(
+            [partial(bindings.send, address, length, _BYTES, peer, comm) for address, length, peer in sends]
+            + [partial(bindings.recv, address, length, _BYTES, peer, comm) for address, length, peer in receives]
+        )
 
-    def share(self, gathers: Posts, spreads: Posts, stream: Any) -> None:
-        """Submit together all-gathers, (to, from, length there) each, and broadcasts in place, (address, length, root)."""
-        comm, handle = self._comm, stream.cuda_stream
-        several = len(gathers) + len(spreads) > 1
-        if several:
-            bindings.group_start()
-        try:
-            for into, out, length in gathers:
-                bindings.all_gather(out, into, length, _BYTES, comm, handle)
-            for address, length, root in spreads:
-                bindings.broadcast(address, address, length, _BYTES, root, comm, handle)
-        finally:
-            if several:
-                bindings.group_end()
+    def shares(self, gathers: Posts, spreads: Posts) -> Callable[[Any], None]:
+        """The same of all-gathers, (to, from, length there) each, and broadcasts in place, (address, length, root)."""
+        comm = self._comm
+        return _prepared(
+            [partial(bindings.all_gather, out, into, length, _BYTES, comm) for into, out, length in gathers]
+            + [partial(bindings.broadcast, at, at, length, _BYTES, root, comm) for at, length, root in spreads]
+        )
 
     def send(self, buffer: torch.Tensor, peer: int, stream: Any = None) -> None:
-        arguments = buffer.data_ptr(), buffer.numel(), _BYTES, peer
-        self._submit(bindings.send, *arguments, self._comm, self._handle_of(stream))
+        self._submit(partial(bindings.send, buffer.data_ptr(), buffer.numel(), _BYTES, peer, self._comm), stream)
 
     def recv(self, buffer: torch.Tensor, peer: int, stream: Any = None) -> None:
-        arguments = buffer.data_ptr(), buffer.numel(), _BYTES, peer
-        self._submit(bindings.recv, *arguments, self._comm, self._handle_of(stream))
+        self._submit(partial(bindings.recv, buffer.data_ptr(), buffer.numel(), _BYTES, peer, self._comm), stream)
 
     def all_gather(self, output: torch.Tensor, input: torch.Tensor, stream: Any = None) -> None:
-        arguments = input.data_ptr(), output.data_ptr(), input.numel(), _BYTES
-        self._submit(bindings.all_gather, *arguments, self._comm, self._handle_of(stream))
+        addresses = input.data_ptr(), output.data_ptr()
+        self._submit(partial(bindings.all_gather, *addresses, input.numel(), _BYTES, self._comm), stream)
 
     def broadcast(self, buffer: torch.Tensor, root: int, stream: Any = None) -> None:
-        arguments = buffer.data_ptr(), buffer.data_ptr(), buffer.numel(), _BYTES, root
-        self._submit(bindings.broadcast, *arguments, self._comm, self._handle_of(stream))
+        addresses = buffer.data_ptr(), buffer.data_ptr()
+        self._submit(partial(bindings.broadcast, *addresses, buffer.numel(), _BYTES, root, self._comm), stream)
 
     def exchange(self, record: bytes) -> list[bytes]:
         sizes = self._gather(torch.tensor([len(record)], dtype=torch.int64, device="cpu")).flatten().tolist()
@@ -125,16 +105,14 @@ class NcclCommunicator:
     def abort(self) -> None:
         self._handle.abort()
 
-    def _submit(self, call: Callable[..., None], *arguments: Any) -> None:
-        if self._queue is None:
-            call(*arguments)
-        else:
-            self._queue.append((call, arguments))
-
-    def _handle_of(self, stream: Any) -> int:
+    def _submit(self, enqueue: Enqueue, stream: Any) -> None:
         if stream is None:
             stream = torch.cuda.current_stream(self.device)
-        return stream.cuda_stream  # type: ignore[no-any-return]
+        call = partial(enqueue, stream.cuda_stream)
+        if self._queue is None:
+            call()
+        else:
+            self._queue.append(call)
 
     def _gather(self, row: torch.Tensor) -> torch.Tensor:
         """The rows of all ranks, on the host."""
@@ -142,3 +120,21 @@ class NcclCommunicator:
         rows = torch.empty(self.size * mine.numel(), dtype=torch.uint8, device=self.device)
         self.all_gather(rows, mine)
         return rows.cpu().view(row.dtype).reshape(self.size, -1)
+
+
+def _prepared(enqueues: Sequence[Enqueue]) -> Callable[[Any], None]:
+    """The call that makes these on the stream it is given; one alone needs no group."""
+    if len(enqueues) == 1:
+        (alone,) = enqueues
+        return lambda stream: alone(stream.cuda_stream)
+    return lambda stream: _together(enqueues, stream.cuda_stream)
+
+
+def _together(calls: Sequence[Callable[..., None]], *arguments: int) -> None:
+    """Make the calls, each with these arguments, in one group."""
+    bindings.group_start()
+    try:
+        for call in calls:
+            call(*arguments)
+    finally:
+        bindings.group_end()
