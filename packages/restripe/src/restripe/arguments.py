@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from operator import index
 from typing import Any
 
@@ -135,42 +134,30 @@ Told = tuple[tuple[int, ...] | None, torch.dtype | None]
 SIDES = ("source", "destination")
 PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}  # what is itself the local tensor, or none
 _ABSENT: Any = object()
+_SIZE, _DTYPE = torch.Size, torch.dtype  # looked up once: torch is a large module
 Read = tuple[torch.Tensor | None, Told]
 _NOTHING: Read = (None, (None, None))
+_references: set[type] = set()  # the kinds of them so far: torch takes long to say that something is no tensor
 
 
 def read(tensor: Any) -> Read:
-    """Read a DTensor, a reference with `_local_tensor` or `to_local()`, a plain local tensor, or None.
-
-    On a rank outside its mesh a DTensor has an empty local tensor that stands for none.
-    """
+    """Read a DTensor, a reference with `_local_tensor` or `to_local()`, a plain local tensor, or None."""
     if tensor is None:
         return _NOTHING
-    if not _are_tensors(tensor.__class__):
-        return _referred(tensor)
-    if isinstance(tensor, DTensor):
-        outside = tensor.device_mesh.get_coordinate() is None
-        local = None if outside else _settled(tensor._local_tensor)  # noqa: SLF001  (to_local() would record history)
-        return local, (tensor.shape, tensor.dtype)
-    return _settled(tensor), (None, tensor.dtype)
-
-
-@lru_cache
-def _are_tensors(kind: type) -> bool:
-    return issubclass(kind, torch.Tensor)  # torch takes long to say so
-
-
-def _referred(reference: Any) -> Read:
+    if type(tensor) not in _references:
+        if isinstance(tensor, torch.Tensor):
+            return _read_tensor(tensor)
+        _references.add(type(tensor))
     try:
-        local = getattr(reference, "_local_tensor", _ABSENT)
-        local = reference.to_local() if local is _ABSENT else local
-        shape, dtype = reference.shape, reference.dtype
-        shape = shape if type(shape) is torch.Size else sizes("tensor", tuple(shape))
+        local = getattr(tensor, "_local_tensor", _ABSENT)
+        local = tensor.to_local() if local is _ABSENT else local
+        shape, dtype = tensor.shape, tensor.dtype
+        shape = shape if type(shape) is _SIZE else sizes("tensor", tuple(shape))
     except (AttributeError, TypeError) as error:
         raise MissingTensorError(
-            f"expected a tensor, a reference with .shape, .dtype and ._local_tensor, or None, got {type(reference).__name__}"
+            f"expected a tensor, a reference with .shape, .dtype and ._local_tensor, or None, got {type(tensor).__name__}"
         ) from error
-    if dtype is not None and not isinstance(dtype, torch.dtype):
+    if dtype is not None and not isinstance(dtype, _DTYPE):
         raise DtypeError(f"expected a reference's dtype to be a torch.dtype, got {dtype!r}")
     told = shape, dtype
     if type(local) in PLAIN:
@@ -178,6 +165,15 @@ def _referred(reference: Any) -> Read:
     if not isinstance(local, torch.Tensor):
         raise MissingTensorError(f"expected a reference to a tensor, got one to {type(local).__name__}")
     return _settled(local), told
+
+
+def _read_tensor(tensor: torch.Tensor) -> Read:
+    """A rank outside a DTensor's mesh has an empty local tensor that stands for none."""
+    if isinstance(tensor, DTensor):
+        outside = tensor.device_mesh.get_coordinate() is None
+        local = None if outside else _settled(tensor._local_tensor)  # noqa: SLF001  (to_local() would record history)
+        return local, (tensor.shape, tensor.dtype)
+    return _settled(tensor), (None, tensor.dtype)
 
 
 def _settled(tensor: torch.Tensor) -> torch.Tensor:

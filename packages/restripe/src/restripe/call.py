@@ -110,10 +110,6 @@ class Warm(NamedTuple):
     bound: Bound
     calls: list[Enqueue] | None
 
-    def fits(self, how: How, tensors: Sequence[torch.Tensor | None]) -> bool:
-        """Whether a call of what lies at the same places is the same, but for what it holds."""
-        return self.how == how and self.guard(*[one for one in tensors if one is not None])
-
 
 def fault_in(call: Call, plans: Sequence[RankPlan], communicator: Communicator) -> ReshardError | None:
     """The first fault of the table that this rank sees in what it passes."""

@@ -178,7 +178,8 @@ class State:
         try:
             place = moved, turn, addresses(tensors)
             warm = self._warm.get(place)
-            fits = warm is not None and warm.fits(how, tensors) and not recorded
+            present = [one for one in tensors if one is not None]
+            fits = warm is not None and not recorded and warm.how == how and warm.guard(*present)
             lies = [] if fits else looks(tensors)
         except (RuntimeError, ValueError) as error:
             message = f"expected dense tensors, whose elements lie at strides in memory ({error})"
@@ -198,7 +199,7 @@ class State:
             raise
         finally:
             if work.stream is not None:  # what a recorded call uses is its graph's to keep
-                hold(tensors, stream)
+                hold(present, stream)
         return work
 
     def refuse(self, links: Links, key: agreement.Terms | None, error: ReshardError, options: Options) -> NoReturn:

@@ -74,12 +74,14 @@ class Streams:
 
     def __init__(self, index: int) -> None:
         self._index = index
+        # what torch's own compiled code calls, found once; a build without CUDA has none
+        self._handle: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # noqa: SLF001
         self._known: dict[int, Any] = {}
         self._end: Work | None = None
 
     def current(self) -> tuple[Any, bool]:
         """The device's current stream, and whether it records a CUDA graph; the default one, whose handle is 0, never does."""
-        handle = torch._C._cuda_getCurrentRawStream(self._index)  # noqa: SLF001  (what torch's own compiled code calls)
+        handle = self._handle(self._index)
         stream = self._known.get(handle)
         if stream is None:
             stream = self._known[handle] = torch.cuda.current_stream(self._index)
@@ -131,8 +133,7 @@ def streams_of(device: torch.device) -> Streams | None:
     return Streams(device.index) if device.type == "cuda" else None
 
 
-def hold(tensors: Iterable[torch.Tensor | None], stream: Any) -> None:
+def hold(tensors: Iterable[torch.Tensor], stream: Any) -> None:
     """Keep the memory of tensors that are dropped from being used again before the stream has come past this place."""
     for tensor in tensors:
-        if tensor is not None:
-            tensor.record_stream(stream)
+        tensor.record_stream(stream)
