@@ -48,7 +48,7 @@ def receives(plans: list[RankPlan], rank: int, parts: list[Part]) -> list[tuple[
 
 
 @pytest.mark.requirement("RS-BATCH-4")
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(submissions(), st.sampled_from([1, 7, 24, 10**9]), st.sampled_from([2, 128]))
 def test_both_ends_cut_every_message_alike_and_lose_nothing(submission: list[Drawn], budget: int, long: int) -> None:
     ranks = planned(submission)
