@@ -80,8 +80,8 @@ def writings(monkeypatch: pytest.MonkeyPatch) -> list[Round]:
 def test_a_round_packs_posts_unpacks_and_shares_in_any_mode_and_then_in_another(mode: type) -> None:
     src, dst = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8)
     base, replicas = Poster(), Poster()
-    turn = addressed(TURN, [src, dst], base, [replicas])
     with mode():
+        turn = addressed(TURN, [src, dst], base, [replicas])
         turn(STREAM)
     assert dst.tolist() == [0, 0, 9, 0, 9, 0]
     dst.zero_()

@@ -179,6 +179,10 @@ def test_a_guard_lets_tensors_pass_that_look_alike_and_no_others() -> None:
         assert not passes(one, torch.zeros(4))
     assert guard([UNLIKE[0]])(torch.zeros(9, 6)[5:])
     assert guard([None, None])()
+    (one, other), proxy = (torch.zeros(3), torch.zeros(3)), weakref.proxy(UNLIKE[0])
+    for given in ([one, one], [one, other], [proxy]):
+        assert guard(given)(*given)
+    assert not guard([one, one])(one, UNLIKE[0])
 
 
 @pytest.mark.usefixtures("guards")

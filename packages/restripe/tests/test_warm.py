@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from .moves import Move, Side
 from .posting import Posting
 from .test_group import SPLIT, Streams, clear, counted, given, planned
 from .views import conjugate, permuted
-from .world import Group
+from .world import Group, World
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -136,6 +137,95 @@ def test_calls_that_were_made_before_are_found_again_without_a_look_at_each_tens
     assert play(torch.enable_grad) == set()
     assert play(torch.inference_mode) == {"looks"}
     assert play(torch.inference_mode) == set()
+
+
+def posting(world: World) -> World:
+    """The world with transports that take addresses."""
+    for group in world.groups:
+        group.communicator = Posting(group.communicator)
+    return world
+
+
+@pytest.mark.parametrize(
+    "modes", [(torch.inference_mode, torch.enable_grad), (torch.enable_grad, torch.inference_mode)]
+)
+@pytest.mark.parametrize("dst", [Side([0, 1], (0,)), Side([2, 3], (1,))])
+def test_what_is_written_down_in_one_mode_of_autograd_is_enqueued_in_another(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, modes: Sequence[type], dst: Side
+) -> None:
+    world, written = posting(worlds(4)), list[str]()
+    note(monkeypatch, module, "_calls", written)
+    move = Move((4, 6), Side([0, 1], (0,)), dst)
+    hands = [move.hand(rank) for rank in range(4)]
+
+    def play(group: Group, mode: type) -> None:
+        with mode():
+            move.call(group, *hands[group.rank])
+            move.judge(group.rank, *hands[group.rank])
+
+    for mode in (*modes, *modes):
+        world.run(partial(play, mode=mode))
+        assert len(written) == 4
+
+
+@pytest.mark.requirement("RS-UPSTREAM-7")
+def test_warm_calls_take_holders_in_turn(worlds: Worlds) -> None:
+    world, move = worlds(3), Move((4,), Side([0, 1], (None,)), Side([2], (None,)))
+    hands = [move.hand(rank) for rank in range(3)]
+    for _ in range(6):
+        world.run(lambda group: move.call(group, *hands[group.rank]))
+    assert [event.peer for event in world.events[2] if event.op == "recv"] == [0, 1] * 3
+
+
+def test_lazy_views_are_moved_by_their_values_again_and_again(worlds: Worlds) -> None:
+    world = posting(worlds(4))
+    move = replace(SPLIT, dtype=torch.complex64, source=conjugate)
+    hands = [move.hand(rank) for rank in range(4)]
+
+    def body(group: Group) -> None:
+        src, dst = hands[group.rank]
+        for _ in range(2):
+            if dst is not None:
+                dst.zero_()
+            move.call(group, src, dst)
+            move.judge(group.rank, src, dst)
+
+    world.run(body)
+
+
+def test_a_missing_tensor_is_no_empty_one(worlds: Worlds) -> None:
+    world, move = posting(worlds(2)), Move((1, 4), Side([0, 1], (0,)), Side([0], (None,)))
+
+    def body(group: Group) -> None:
+        src, dst = move.hand(group.rank)
+        for one in (src, None if group.rank else src):
+            restripe.reshard(one, dst, group, **given(move))
+
+    assert [type(outcome) for outcome in world.outcomes(body)] == [type(None), MissingTensorError]
+
+
+def test_a_refit_of_nothing_runs_as_often_as_wanted(worlds: Worlds) -> None:
+    def body(group: Group) -> None:
+        refit = Resharder(group).prepare([])
+        for _ in range(2):
+            assert refit.run({}, {}).is_completed()
+
+    worlds(2).run(body)
+
+
+def test_a_call_that_fails_once_the_ranks_have_agreed_leaves_them_out_of_step(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    def body(group: Group) -> None:
+        with pytest.raises(MemoryError):
+            TRIVIAL.play(group)
+        assert state(group).torn
+
+    monkeypatch.setattr(module, "guard", fail)
+    worlds(1).run(body)
 
 
 def captured(group: Group, links: Links | None, call: Any) -> None:

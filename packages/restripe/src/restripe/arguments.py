@@ -21,12 +21,13 @@ from restripe.errors import (
 )
 from restripe.layout import Layout, Mesh, short
 from restripe.placements import check_kinds, check_segments, shard_dims
+from restripe.recent import remember
 from restripe.staging import settle
 
-try:
+#: What torch's compiler tells tensors apart with: promised to nobody, and deadly where it is called in another way.
+TensorGuards: Any = None
+if torch.__version__ < "2.14.dev":  # the releases that it was tried with
     from torch._C._dynamo.guards import TensorGuards
-except ImportError:  # torch's own compiler has it, but nothing promises it to others
-    TensorGuards = None  # type: ignore[assignment, misc]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,19 +111,21 @@ def looks(tensors: Iterable[torch.Tensor | None]) -> list[Look | None]:
 def guard(tensors: Iterable[torch.Tensor | None]) -> Callable[..., bool]:
     """What tells of other tensors, given without the Nones, whether they look as these do but for where they lie.
 
-    It costs a fraction of `looks`, and tells alike ones apart at times, such as by `requires_grad` or the mode of autograd.
+    It costs a fraction of `looks`, and tells alike ones apart at times: by their types, `requires_grad`, and the mode of autograd
+    or autocast around.
     """
     present = [one for one in tensors if one is not None]
-    if not present:
-        return lambda: True
-    if TensorGuards is None:
+    real = all(issubclass(type(one), torch.Tensor) for one in present)  # no proxy
+    once = len({id(one) for one in present}) == len(present)
+    if TensorGuards is None or not present or not real or not once:
         first = [one and one[1:] for one in looks(present)]
         return lambda *others: [one and one[1:] for one in looks(others)] == first
-    fixed: Any = {
-        "dynamic_dims_sizes": [list(one.shape) for one in present],
-        "dynamic_dims_strides": [list(one.stride()) for one in present],
-    }
-    return TensorGuards(*present, **fixed).check
+    found: Callable[..., bool] = TensorGuards(
+        *present,
+        dynamic_dims_sizes=[list(one.shape) for one in present],
+        dynamic_dims_strides=[list(one.stride()) for one in present],
+    ).check
+    return found
 
 
 def addresses(tensors: Iterable[torch.Tensor | None]) -> tuple[int | None, ...]:
@@ -137,7 +140,8 @@ _ABSENT: Any = object()
 _SIZE, _DTYPE = torch.Size, torch.dtype  # looked up once: torch is a large module
 Read = tuple[torch.Tensor | None, Told]
 _NOTHING: Read = (None, (None, None))
-_references: set[type] = set()  # the kinds of them so far: torch takes long to say that something is no tensor
+KINDS = 16  # of references, known not to be tensors: torch takes long to say so
+_references: dict[type, bool] = {}
 
 
 def read(tensor: Any) -> Read:
@@ -147,7 +151,7 @@ def read(tensor: Any) -> Read:
     if type(tensor) not in _references:
         if isinstance(tensor, torch.Tensor):
             return _read_tensor(tensor)
-        _references.add(type(tensor))
+        remember(_references, type(tensor), True, KINDS)
     try:
         local = getattr(tensor, "_local_tensor", _ABSENT)
         local = tensor.to_local() if local is _ABSENT else local

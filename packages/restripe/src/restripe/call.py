@@ -26,9 +26,9 @@ STAGING_BYTES = 256 * 2**20
 
 
 class Submission:
-    """What one call moves; a group finds an earlier call of the same object again by one look.
+    """What one call moves.
 
-    `terms` stand for it among the agreements. `items` are in the same order on every rank. `holders` says how many ranks hold
+    `terms` stand for it wherever something is remembered of it. `items` are in the same order on every rank. `holders` says how many ranks hold
     each source region of the first item.
     """
 
@@ -101,7 +101,8 @@ class Bound:
 class Warm(NamedTuple):
     """A call that was made before: all that was seen of it, at fault in nothing and agreed on.
 
-    `lies` has how its tensors looked, and `guard` tells whether others at the same places look alike. `calls` enqueue it; None where other memory stands in for some tensor, or the transport takes no addresses.
+    `lies` has how its tensors looked, and `guard` tells whether others at the same places look alike. `calls` enqueue it; None
+    where other memory stands in for some tensor, or the transport takes no addresses.
     """
 
     how: How

@@ -44,7 +44,7 @@ from restripe.streams import Work, hold
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
 WAYS = 64  # turns and ways to lie of the tensors of one call, of which a group keeps what they are bound to
 PLACES = 8192  # tensors whose places in memory a group finds again at once
-Place = tuple[Submission, int, tuple[int | None, ...]]  # what is moved, the turn, and where the tensors lie
+Place = tuple[agreement.Terms, int, tuple[int | None, ...]]  # what is moved, the turn, and where the tensors lie
 
 
 class State:
@@ -176,16 +176,15 @@ class State:
             stream = current
         how: How = links, options, told
         try:
-            place = moved, turn, addresses(tensors)
-            warm = self._warm.get(place)
-            present = [one for one in tensors if one is not None]
-            fits = warm is not None and not recorded and warm.how == how and warm.guard(*present)
-            lies = [] if fits else looks(tensors)
+            place = moved.terms, turn, addresses(tensors)
+            earlier, present = self._warm.get(place), [one for one in tensors if one is not None]
+            fits = earlier is not None and not recorded and earlier.how == how and earlier.guard(*present)
+            warm, lies = (earlier, []) if fits else (None, looks(tensors))
         except (RuntimeError, ValueError) as error:
             message = f"expected dense tensors, whose elements lie at strides in memory ({error})"
             self.refuse(links, moved.terms, MissingTensorError(message), options)
         self.calls += 1
-        if warm is None or not fits:
+        if warm is None:
             warm = self._warmed(Call(moved, tensors, told, turn), place, how, lies, recorded=recorded)
         work = Work() if streams is None or recorded else streams.after(stream)
         try:
@@ -212,22 +211,19 @@ class State:
 
     def _warmed(self, call: Call, place: Place, how: How, lies: list[Look | None], *, recorded: bool) -> Warm:
         """The call bound to where its tensors lie; found again where it was made before, unless it is checked always."""
-        earlier, always = self._warm.get(place), how[1].check == "always"
+        earlier = self._warm.get(place)
         if earlier is not None and (earlier.how, earlier.lies) != (how, lies):
             earlier = None
-        if earlier is None or recorded or always:
-            bound, calls = self._checked(call, how, lies, earlier and earlier.bound, recorded=recorded)
-        else:  # told apart by the mode of autograd alone
-            bound, calls = earlier.bound, earlier.calls
-        same = guard(call.tensors) if not always else lambda *_: False
-        warm = Warm(how, lies, same, bound, calls)
-        remember(self._warm, place, warm, PLACES // (len(lies) or 1))
+        if earlier is None or recorded:
+            warm = self._checked(call, how, lies, earlier and earlier.bound, recorded=recorded)
+        else:  # told apart by what a guard asks beside
+            warm = earlier._replace(guard=guard(call.tensors))
+        if how[1].check != "always":
+            remember(self._warm, place, warm, PLACES // (len(lies) or 1))
         return warm
 
-    def _checked(
-        self, call: Call, how: How, lies: list[Look | None], bound: Bound | None, *, recorded: bool
-    ) -> tuple[Bound, list[Enqueue] | None]:
-        """What the call is bound to and what enqueues it, after every check that it needs; `bound` where it is known already."""
+    def _checked(self, call: Call, how: How, lies: list[Look | None], bound: Bound | None, *, recorded: bool) -> Warm:
+        """The call bound to where its tensors lie, after every check that it needs; `bound` where it is known already."""
         links, options, told = how
         way = links, options, told, call.turn, tuple([one and one[1:] for one in lies])
         known = self._bound.made(call.moved.terms, dict)
@@ -242,7 +238,8 @@ class State:
             fault = overlap(call, bound.reaches)
             self.agree(links, call.moved.terms, None if fault is None else at(links.base.rank, fault), options)
         with self._tearing():
-            return bound, _calls(links, bound, call.tensors) if links.posting and not bound.lazy else None
+            calls = _calls(links, bound, call.tensors) if links.posting and not bound.lazy else None
+            return Warm(how, lies, guard(call.tensors), bound, calls)
 
     def _bind(self, links: Links, call: Call, options: Options) -> Bound:
         """The first call with such tensors: plan, check, agree and bind."""

@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import Store
 
 _BYTES = 1  # ncclUint8
 Posts = Sequence[tuple[int, int, int]]
-Enqueue = Callable[[int], None]  # with the stream's handle
+Post = Callable[[int], None]  # with the stream's handle
 
 
 class NcclCommunicator:
@@ -105,10 +105,10 @@ class NcclCommunicator:
     def abort(self) -> None:
         self._handle.abort()
 
-    def _submit(self, enqueue: Enqueue, stream: Any) -> None:
+    def _submit(self, post: Post, stream: Any) -> None:
         if stream is None:
             stream = torch.cuda.current_stream(self.device)
-        call = partial(enqueue, stream.cuda_stream)
+        call = partial(post, stream.cuda_stream)
         if self._queue is None:
             call()
         else:
@@ -122,12 +122,12 @@ class NcclCommunicator:
         return rows.cpu().view(row.dtype).reshape(self.size, -1)
 
 
-def _prepared(enqueues: Sequence[Enqueue]) -> Callable[[Any], None]:
+def _prepared(posts: Sequence[Post]) -> Callable[[Any], None]:
     """The call that makes these on the stream it is given; one alone needs no group."""
-    if len(enqueues) == 1:
-        (alone,) = enqueues
+    if len(posts) == 1:
+        (alone,) = posts
         return lambda stream: alone(stream.cuda_stream)
-    return lambda stream: _together(enqueues, stream.cuda_stream)
+    return lambda stream: _together(posts, stream.cuda_stream)
 
 
 def _together(calls: Sequence[Callable[..., None]], *arguments: int) -> None:
