@@ -112,12 +112,15 @@ def test_tensors_of_one_layout_that_take_turns_are_each_looked_at_once(
 def test_calls_that_were_made_before_are_found_again_without_a_look_at_each_tensor(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever tensors take turns, whichever holder sends, and in any mode of autograd once it is known."""
+    """Whichever tensors take turns, plain or by reference, whichever holder sends, and in any mode of autograd once it is known."""
     world, looked = worlds(3), list[str]()
     note(monkeypatch, module, "looks", looked)
     note(monkeypatch, module.State, "_checked", looked)
     move = Move((4,), Side([0, 1], (None,)), Side([2], (None,)))
     layers = [[move.hand(rank) for _ in range(2)] for rank in range(3)]
+
+    def plainly(group: Group, src: torch.Tensor | None, dst: torch.Tensor | None) -> None:
+        restripe.reshard(src, dst, group, **given(move))
 
     def play(mode: Any) -> set[str]:
         looked.clear()
@@ -126,9 +129,10 @@ def test_calls_that_were_made_before_are_found_again_without_a_look_at_each_tens
             with mode():
                 for _ in range(2):
                     for layer in layers[group.rank]:
-                        move.call(group, *layer)
-                        move.call(group, *layer)
-                        move.judge(group.rank, *layer)
+                        for way in (move.call, plainly):
+                            way(group, *layer)
+                            way(group, *layer)
+                            move.judge(group.rank, *layer)
 
         world.run(body)
         return set(looked)

@@ -79,7 +79,7 @@ class Options:
 
 
 Pair = tuple[Layout, Layout, tuple[int, ...]]
-How = tuple[Links, Options, tuple[Told, ...]]  # the communicators, how the call is made, and what references tell
+How = tuple[Links, Options]  # the communicators, and how the call is made
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ from restripe.streams import Work, hold
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
 WAYS = 64  # turns and ways to lie of the tensors of one call, of which a group keeps what they are bound to
 PLACES = 8192  # tensors whose places in memory a group finds again at once
-Place = tuple[agreement.Terms, int, tuple[int | None, ...]]  # what is moved, the turn, and where the tensors lie
+#: What is moved, the turn, where the tensors lie, and what references tell.
+Place = tuple[agreement.Terms, int, tuple[int | None, ...], tuple[Told, ...]]
 
 
 class State:
@@ -174,9 +175,9 @@ class State:
                 with torch.cuda.stream(stream):
                     return self.run(links, moved, tensors, told, turn, options)
             stream = current
-        how: How = links, options, told
+        how: How = links, options
         try:
-            place = moved.terms, turn, addresses(tensors)
+            place = moved.terms, turn, addresses(tensors), told
             earlier, present = self._warm.get(place), [one for one in tensors if one is not None]
             fits = earlier is not None and not recorded and earlier.how == how and earlier.guard(*present)
             warm, lies = (earlier, []) if fits else (None, looks(tensors))
@@ -224,8 +225,8 @@ class State:
 
     def _checked(self, call: Call, how: How, lies: list[Look | None], bound: Bound | None, *, recorded: bool) -> Warm:
         """The call bound to where its tensors lie, after every check that it needs; `bound` where it is known already."""
-        links, options, told = how
-        way = links, options, told, call.turn, tuple([one and one[1:] for one in lies])
+        links, options = how
+        way = links, options, call.told, call.turn, tuple([one and one[1:] for one in lies])
         known = self._bound.made(call.moved.terms, dict)
         bound = bound or known.get(way)
         if recorded:
