@@ -178,9 +178,9 @@ class State:
         how: How = links, options
         try:
             place = moved.terms, turn, addresses(tensors), told
-            earlier, present = self._warm.get(place), [one for one in tensors if one is not None]
-            fits = earlier is not None and not recorded and earlier.how == how and earlier.guard(*present)
-            warm, lies = (earlier, []) if fits else (None, looks(tensors))
+            warm, present = self._warm.get(place), [one for one in tensors if one is not None]
+            if warm is None or recorded or warm.how != how or not warm.guard(*present):
+                warm, lies = None, looks(tensors)
         except (RuntimeError, ValueError) as error:
             message = f"expected dense tensors, whose elements lie at strides in memory ({error})"
             self.refuse(links, moved.terms, MissingTensorError(message), options)
