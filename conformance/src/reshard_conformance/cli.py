@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from enum import StrEnum
@@ -39,6 +40,12 @@ __all__ = ["app"]
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
 
 FAILURES = Path("reshard-failures")
+
+
+@app.callback()
+def main() -> None:
+    # An adapter may lie in the current folder, as with python -m; last, so that it hides nothing that is installed.
+    sys.path.append(str(Path.cwd()))
 
 
 class Effort(StrEnum):

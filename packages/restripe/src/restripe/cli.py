@@ -32,7 +32,7 @@ bench = typer.Typer(add_completion=False, invoke_without_command=True)
 app.add_typer(bench, name="bench")
 
 DEFAULT = Rates()
-LAYOUT = "as mesh:placements, such as 2x4:R,S(0): for each mesh dim R (replicates), S(d) (shards tensor dim d), SS(d,k) (strided) or SG(d,[a,b]) (segmented)"
+LAYOUT = "as mesh:placements, such as 2x4:R,S(0): for each mesh dim R (replicates), S(d) (shards tensor dim d), SS(d,k) (strided) or SG(d,\\[a,b]) (segmented)"
 DEGREES = "degrees of parallelism joined by x, of PP, DP, EP, ETP and TP"
 
 Latency = Annotated[float, typer.Option(help="us until a submission's first byte moves, and again until a fan-out's.")]
@@ -78,7 +78,7 @@ def explain(
     dst_ranks: Annotated[str | None, typer.Option(help="The destination's; those after the source's highest.")] = None,
     dtype: Annotated[str, typer.Option(help="torch's name of the dtype.")] = "bfloat16",
     turn: Annotated[int, typer.Option(help="The tensor's place in a submission: which replicas send.")] = 0,
-    most: Annotated[int, typer.Option("--messages", help="How many messages to show.")] = 32,
+    most: Annotated[int, typer.Option("--messages", help="How many messages, and parts of fan-outs, to show.")] = 32,
     model: Model = "",
     train: Train = "",
     generate: Generate = "",
@@ -190,7 +190,7 @@ def rows_on_gpus(
         float | None, typer.Option(help="Seconds after which the run is ended; left out, it follows from the rows.")
     ] = None,
 ) -> None:
-    """Time restripe on the GPUs of this host beside the same sends and receives issued by hand."""
+    """Time restripe on the GPUs of this host beside the same sends and receives issued by hand; `bench plan` needs no GPU."""
     if context.invoked_subcommand is not None:
         return
     console = Console(width=WIDTH)
