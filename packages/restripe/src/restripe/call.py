@@ -28,8 +28,8 @@ STAGING_BYTES = 256 * 2**20
 class Submission:
     """What one call moves.
 
-    `terms` stand for it wherever something is remembered of it. `items` are in the same order on every rank. `holders` says how many ranks hold
-    each source region of the first item.
+    `terms` stand for it wherever something is remembered of it. `items` are in the same order on every rank. `holders` says how
+    many ranks hold each source region of the first item.
     """
 
     __slots__ = ("holders", "items", "terms")
