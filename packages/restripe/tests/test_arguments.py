@@ -198,3 +198,12 @@ def looked(tensor: torch.Tensor | None) -> tuple[Hashable, ...] | None:
     """How a tensor looks, but for where it lies."""
     (look,) = looks([tensor])
     return None if look is None else look[1:]
+
+
+def test_only_so_many_kinds_of_references_are_kept() -> None:
+    for number in range(3 * arguments.KINDS):
+        kind = type(f"Reference{number}", (SimpleNamespace,), {})
+        local, told = read(kind(_local_tensor=torch.zeros(2), shape=(2,), dtype=torch.float32))
+        assert local is not None
+        assert told == ((2,), torch.float32)
+    assert len(arguments._references) <= arguments.KINDS

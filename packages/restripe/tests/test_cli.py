@@ -151,3 +151,9 @@ def test_pictures_need_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused(*PAIR, "--picture", "move.svg").endswith(
         "a picture needs matplotlib: pip install 'restripe[plot]'\n"
     )
+
+
+def test_the_help_shows_each_placement_whole() -> None:
+    shown = CliRunner().invoke(app, ["explain", "--help"], terminal_width=400, env={"COLUMNS": "400"}).output
+    for placement in ("S(d)", "SS(d,k)", "SG(d,[a,b])"):
+        assert placement in shown
