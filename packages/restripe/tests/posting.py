@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from reshard_conformance.trace import Tracer
+from restripe.comm import Piece
 
 Post = tuple[int, int, int]
 
@@ -16,6 +17,17 @@ Post = tuple[int, int, int]
 def lying_at(address: int, length: int) -> torch.Tensor:
     """The bytes at an address."""
     return torch.frombuffer((ctypes.c_uint8 * length).from_address(address), dtype=torch.uint8)
+
+
+def copied(piece: Piece) -> None:
+    """Make a copy that is told by address."""
+    dst, src = (
+        lying_at(start, 1 + sum((size - 1) * step for size, step in zip(piece.sizes, strides, strict=True))).as_strided(
+            piece.sizes, strides
+        )
+        for start, strides in ((piece.dst, piece.dst_strides), (piece.src, piece.src_strides))
+    )
+    dst.copy_(src)
 
 
 class Posting:
@@ -47,6 +59,13 @@ class Posting:
                     self.broadcast(lying_at(address, length), root, stream)
 
         return share
+
+    def copies(self, pieces: list[Piece]) -> Callable[[Any], None]:
+        def copy(stream: Any) -> None:
+            for piece in pieces:
+                copied(piece)
+
+        return copy
 
     def split(self, color: int | None, key: int) -> Posting | None:
         made: Any = self._base.split(color, key)

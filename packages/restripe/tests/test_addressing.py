@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from restripe import addressing
-from restripe.addressing import Addressed, Enqueue, alias
+from restripe.addressing import Addressed, Enqueue
 from restripe.arguments import addresses
-from restripe.program import Geometry, Program, Round, Span, Spread, View
+from restripe.comm import Piece
+from restripe.program import Copy, Geometry, Program, Round, Span, Spread, View
 
-from .posting import lying_at
+from .posting import copied, lying_at
 from .test_execution import TURN
 
 CPU = torch.device("cpu")
@@ -42,6 +43,13 @@ class Poster:
 
     def shares(self, gathers: Any, spreads: Any) -> Enqueue:
         return lambda stream: self.calls.append(("share", gathers, spreads, stream))
+
+    def copies(self, pieces: Sequence[Piece]) -> Enqueue:
+        def copy(stream: Any) -> None:
+            for piece in pieces:
+                copied(piece)
+
+        return copy
 
 
 def addressed(
@@ -103,9 +111,9 @@ class Second:
         assert stream is STREAM
         self.posted.append(len(self.base.calls))
 
-    def run(self, work: Callable[[], None], stream: Any) -> None:
+    def run(self, work: Enqueue, stream: Any) -> None:
         self.begin(stream)
-        work()
+        work(stream)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +128,23 @@ def test_what_stays_is_copied_beside_what_crosses_where_that_pays(step: Round, l
         addressed(replace(step, stays=stays), [src, dst], base, [Poster()], aside)(STREAM)
         assert dst[:2].tolist() == [4, 5]
         assert second.posted == posted
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_little_that_stays_is_copied_with_what_is_packed_and_else_with_what_is_unpacked(*, packs: bool) -> None:
+    src, dst, log = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8), list[Any]()
+    stays: list[Copy] = [(View(1, at, (1,), (1,)), View(0, 4 + at, (1,), (1,))) for at in range(2)]
+    step = TURN if packs else replace(TURN, packs=[], sends=[(Span(0, 0, 3), 1)])
+
+    class Noting(Poster):
+        def posts(self, sends: Any, receives: Any) -> Enqueue:
+            return lambda _: log.append("post")
+
+        def copies(self, pieces: Sequence[Piece]) -> Enqueue:
+            return lambda _: log.append(len(pieces))
+
+    addressed(replace(step, stays=stays), [src, dst], Noting(), [Noting()])(STREAM)
+    assert log == ([3, "post", 1] if packs else ["post", 3])
 
 
 @pytest.mark.parametrize("packs", [True, False])
@@ -141,7 +166,7 @@ def test_what_stays_begins_before_anything_is_posted_and_is_there_before_replica
         def begin(self, stream: Any) -> None:
             log.append("begin")
 
-        def run(self, work: Callable[[], None], stream: Any) -> None:
+        def run(self, work: Enqueue, stream: Any) -> None:
             log.append("run")
 
     addressed(replace(step, stays=stays), [src, dst], Noting(), [Noting()], Aside())(STREAM)
@@ -184,14 +209,3 @@ def test_what_is_written_down_holds_no_memory() -> None:
     del memory, src
     gc.collect()
     assert gone() is None
-
-
-@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
-def test_an_alias_has_the_bits_that_lie_there(itemsize: int) -> None:
-    memory = torch.arange(6 * itemsize, dtype=torch.uint8)
-    found = alias(memory.data_ptr() + itemsize, 4, itemsize, CPU)
-    assert found.dtype.itemsize == itemsize
-    assert found.view(torch.uint8).tolist() == memory[itemsize : 5 * itemsize].tolist()
-    found.fill_(0)
-    assert not memory[itemsize : 5 * itemsize].any()
-    assert memory[5 * itemsize :].any()

@@ -15,6 +15,7 @@ import restripe
 from reshard_conformance.trace import balance, symmetry
 from restripe import Item, Resharder, Work, binding, planning
 from restripe import group as module
+from restripe.addressing import Enqueue
 from restripe.call import Options
 from restripe.errors import (
     AgreementError,
@@ -300,8 +301,8 @@ class Streams:
         self.recording = recording
         self.log: list[Any] = []
 
-    def current(self) -> tuple[None, bool]:
-        return None, self.recording
+    def current(self) -> tuple[None, None, bool]:
+        return None, None, self.recording
 
     def after(self, stream: None) -> Work:
         self.log.append("after")
@@ -383,8 +384,8 @@ def test_what_stays_goes_to_the_second_stream_where_there_is_one(worlds: Worlds)
         def begin(self, stream: object) -> None:
             begun.append(self.rank)
 
-        def run(self, work: Callable[[], None], stream: object) -> None:
-            work()
+        def run(self, work: Enqueue, stream: object) -> None:
+            work(stream)
 
     def body(group: Group) -> None:
         group.communicator = Posting(group.communicator)
@@ -481,9 +482,7 @@ def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_han
 ) -> None:
     """Tensors are held also where a transport fails halfway, since it may read them still; an exchange follows too."""
     streams = Streams()
-    monkeypatch.setattr(
-        module, "hold", lambda tensors, stream: streams.log.append([t.numel() for t in tensors if t is not None])
-    )
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, _: streams.log.append(tensor.numel()))
     world = worlds(1)
     move = Move((4,), Side([0], (None,)), Side([0], (None,)))
 
@@ -495,7 +494,7 @@ def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_han
         assert works[0] is not works[1]
         move.judge(0, src, dst)
 
-    call = ["after", [4, 4]]
+    call = ["after", 4, 4]
     world.run(body)
     assert streams.log == ["after", *call, *call]
     streams.log.clear()

@@ -139,7 +139,7 @@ def test_what_stays_goes_aside_from_a_bound_on_and_always_for_a_graph(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "streams_of", lambda device: object())
-    monkeypatch.setattr(module, "Aside", lambda device, least: least)
+    monkeypatch.setattr(module, "Aside", lambda streams, device, least: least)
     base: Any = Recorder("base")
     links = Links(base, owned=False)
     bounds: list[Any] = [links.aside, links.twin().aside]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +11,7 @@ import torch
 from restripe import Work
 from restripe.errors import PeerTimeoutError
 from restripe.links import Links
-from restripe.streams import Aside, Streams, hold, streams_of
+from restripe.streams import Aside, Streams, streams_of
 
 from .conftest import Worlds
 
@@ -112,6 +110,17 @@ def test_a_call_comes_after_the_last_one_on_another_stream_of_its_device() -> No
     assert not ours.recorded
 
 
+def test_calls_on_one_stream_share_a_handle_until_somebody_asks_where_it_stands() -> None:
+    streams, ours = Streams(0), Stream("ours")
+    first = streams.after(ours)
+    assert streams.after(ours) is first
+    assert ours.recorded == [first.event]
+    second = streams.after(ours)
+    assert second is not first
+    assert second.event is ours.recorded[1]
+    assert not ours.waited
+
+
 @pytest.mark.parametrize(("handle", "capturing", "records"), [(0, True, False), (7, True, True), (7, False, False)])
 def test_the_default_stream_never_records(
     monkeypatch: pytest.MonkeyPatch, *, handle: int, capturing: bool, records: bool
@@ -119,7 +128,7 @@ def test_the_default_stream_never_records(
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: handle, raising=False)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: Stream("ours"))
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: capturing, raising=False)
-    assert Streams(0).current()[1] is records
+    assert Streams(0).current()[0::2] == (handle, records)
 
 
 def test_a_stream_that_is_gone_fails_one_call_and_not_all() -> None:
@@ -140,16 +149,6 @@ def test_groups_on_one_device_share_its_streams() -> None:
     assert here is not there
 
 
-def test_tensors_are_held_until_the_stream_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[tuple[int, Any]] = []
-    monkeypatch.setattr(
-        torch.Tensor, "record_stream", lambda tensor, stream: held.append((tensor.data_ptr(), stream)), raising=False
-    )
-    tensors, stream = [torch.zeros(1), torch.zeros(2)], Stream("ours")
-    hold(tensors, stream)
-    assert held == [(tensor.data_ptr(), stream) for tensor in tensors]
-
-
 def test_a_stream_is_asked_of_torch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     handles, asked = iter([7, 8, 7]), []
 
@@ -161,7 +160,8 @@ def test_a_stream_is_asked_of_torch_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.cuda, "current_stream", current)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
     streams = Streams(3)
-    assert [streams.current()[0].name for _ in range(3)] == ["1", "2", "1"]
+    assert [streams.current()[1].name for _ in range(3)] == ["1", "2", "1"]
+    assert [streams.of(handle).name for handle in (7, 8)] == ["1", "2"]
     assert asked == [3, 3]
 
 
@@ -185,34 +185,31 @@ def test_what_goes_aside_comes_after_what_was_there_when_it_began_and_before_wha
             told.append(f"{self.name} on {stream.name}")
 
     class Told:
-        def __init__(self, name: str) -> None:
-            self.name = name
+        def __init__(self, name: str, cuda_stream: int) -> None:
+            self.name, self.cuda_stream = name, cuda_stream
 
         def wait_event(self, place: Place) -> None:
             told.append(f"{self.name} waits for {place.name}")
 
-    @contextmanager
-    def on(stream: Told) -> Iterator[None]:
-        told.append(f"to {stream.name}")
-        yield
-        told.append("back")
-
-    def work() -> None:
-        told.append("work")
+    def work(handle: int) -> None:
+        told.append(f"work on {handle}")
         if fails:
             raise RuntimeError
 
     places: list[Place] = []
     monkeypatch.setattr(torch.cuda, "Event", Place)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Told("second"))
-    monkeypatch.setattr(torch.cuda, "stream", on)
-    aside, caller = Aside(torch.device("cuda", 0), 0), Told("caller")
-    aside.begin(caller)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Told("second", 9))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: Told("caller", 7))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
+    streams = Streams(0)
+    streams.current()
+    aside = Aside(streams, torch.device("cuda", 0), 0)
+    aside.begin(7)
     told.append("meanwhile")
     with suppress(RuntimeError):
-        aside.run(work, caller)
+        aside.run(work, 7)
     assert told == [
-        *["begin on caller", "meanwhile", "second waits for begin", "to second", "work"],
-        *(() if fails else ("back",)),
+        *["begin on caller", "meanwhile", "second waits for begin", "work on 9"],
         *["end on second", "caller waits for end"],
     ]

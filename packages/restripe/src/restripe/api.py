@@ -171,11 +171,12 @@ class Refit:
             ReshardError: as `reshard`; also MissingTensorError for a name that was not prepared.
         """
         links = self._own if self._own is not None and self._own.live else self._calls.links(self._group)
+        how = links, self._options
         try:
             tensors, told = self._given(src, dst)
         except ReshardError as error:
-            self._calls.refuse(links, self._moved.terms, error, self._options)
-        return self._calls.run(links, self._moved, tensors, told, 0, self._options, stream)
+            self._calls.refuse(how, self._moved.terms, error)
+        return self._calls.run(how, self._moved, tensors, told, 0, stream)
 
     def _given(
         self, src: Mapping[str, Any] | None, dst: Mapping[str, Any] | None

@@ -9,6 +9,7 @@ import os
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -39,7 +40,7 @@ from restripe.links import release as release_links
 from restripe.planning import RankPlan, plan, turns
 from restripe.recent import Recent, remember
 from restripe.staging import hand_back
-from restripe.streams import Work, hold
+from restripe.streams import Work
 
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
 WAYS = 64  # turns and ways to lie of the tensors of one call, of which a group keeps what they are bound to
@@ -65,7 +66,7 @@ class State:
         self._retired: list[Links] = []
         self._twins: list[Links] = []
         self._check: Any = os.environ.get("RESTRIPE_CHECK") or "first"
-        self._options: dict[Any, Options] = {}
+        self._hows: dict[Any, How] = {}
         self._generation = 0
         self._agreed: set[agreement.Terms | None] = set()
         self.near: dict[Hashable, tuple[Submission, Any, Any]] = {}
@@ -74,13 +75,19 @@ class State:
         self._bound: Recent[agreement.Terms, dict[Hashable, Bound]] = Recent(PLANS)
         self._warm: dict[Place, Warm] = {}
 
-    def options(self, group: Any, check: Check | None) -> Options:
-        """How a call is made: with the check mode given, or the group's `check`, or what RESTRIPE_CHECK said at first use."""
+    def how(self, group: Any, check: Check | None) -> How:
+        """How a call is made: see `links`, and `options`."""
         mode = check or getattr(group, "check", None) or self._check
-        options = self._options.get(mode)
-        if options is None:
-            options = self._options[mode] = Options(mode)
-        return options
+        how = self._hows.get(mode)
+        if how is None or (self._brings is not None and getattr(group, self._brings, None) is not self._source):
+            options = self.options(group, check)
+            links = self.links(group)
+            how = self._hows[mode] = links, options
+        return how
+
+    def options(self, group: Any, check: Check | None) -> Options:
+        """With the check mode given, or the group's `check`, or what RESTRIPE_CHECK said at first use."""
+        return Options(check or getattr(group, "check", None) or self._check)
 
     @property
     def live(self) -> int:
@@ -145,7 +152,7 @@ class State:
     def _gather(self, links: Links, record: bytes) -> list[bytes]:
         with self._tearing():
             if links.streams is not None:
-                links.streams.after(links.streams.current()[0])
+                links.streams.after(links.streams.current()[1])
             return links.base.exchange(record)
 
     @contextmanager
@@ -159,23 +166,21 @@ class State:
 
     def run(
         self,
-        links: Links,
+        how: How,
         moved: Submission,
         tensors: Sequence[torch.Tensor | None],
         told: tuple[Told, ...],
         turn: int,
-        options: Options,
         stream: Any = None,
     ) -> Work:
         """One call: check, agree, split, and move the tensors; see `Call`."""
-        streams, recorded = links.streams, False
+        streams, handle, recorded = how[0].streams, stream, False
         if streams is not None:
-            current, recorded = streams.current()
+            handle, current, recorded = streams.current()
             if stream is not None and stream != current:
                 with torch.cuda.stream(stream):
-                    return self.run(links, moved, tensors, told, turn, options)
+                    return self.run(how, moved, tensors, told, turn)
             stream = current
-        how: How = links, options
         try:
             place = moved.terms, turn, addresses(tensors), told
             warm, present = self._warm.get(place), [one for one in tensors if one is not None]
@@ -183,30 +188,30 @@ class State:
                 warm, lies = None, looks(tensors)
         except (RuntimeError, ValueError) as error:
             message = f"expected dense tensors, whose elements lie at strides in memory ({error})"
-            self.refuse(links, moved.terms, MissingTensorError(message), options)
+            self.refuse(how, moved.terms, MissingTensorError(message))
         self.calls += 1
         if warm is None:
             warm = self._warmed(Call(moved, tensors, told, turn), place, how, lies, recorded=recorded)
+        calls = [partial(_move, how[0], tensors, warm.bound, stream)] if warm.calls is None else warm.calls
         work = Work() if streams is None or recorded else streams.after(stream)
         try:
-            if warm.calls is None:
-                _move(links, tensors, warm.bound, stream)
-            else:
-                for enqueue in warm.calls:
-                    enqueue(stream)
+            for enqueue in calls:
+                enqueue(handle)
         except BaseException:
             self.torn = True
             raise
         finally:
             if work.stream is not None:  # what a recorded call uses is its graph's to keep
-                hold(present, stream)
+                for one in present:  # memory that is dropped is not used again before the stream has come past here
+                    one.record_stream(stream)
         return work
 
-    def refuse(self, links: Links, key: agreement.Terms | None, error: ReshardError, options: Options) -> NoReturn:
+    def refuse(self, how: How, key: agreement.Terms | None, error: ReshardError) -> NoReturn:
         """A call of which this rank cannot read its part, and maybe not even what it moves: it counts, and raises."""
+        links, options = how
         self.calls += 1
         fault = at(links.base.rank, error)
-        if links.streams is None or not links.streams.current()[1]:
+        if links.streams is None or not links.streams.current()[-1]:
             self.agree(links, key, fault, options)
         raise fault
 
@@ -306,16 +311,16 @@ class State:
 
     def _forget(self) -> None:
         """Drop what was agreed on, planned and bound."""
-        for table in (self._agreed, self.near, self.singles, self._plans, self._bound, self._warm):
+        for table in (self._hows, self._agreed, self.near, self.singles, self._plans, self._bound, self._warm):
             table.clear()
 
 
-def _move(links: Links, given: Sequence[torch.Tensor | None], bound: Bound, stream: Any) -> None:
+def _move(links: Links, given: Sequence[torch.Tensor | None], bound: Bound, stream: Any, handle: Any) -> None:
     """Move tensors for some of which others stand in, or over a transport that takes tensors."""
     tensors = stand_ins(given) if bound.lazy else given
     if links.posting:
         for enqueue in _calls(links, bound, tensors):
-            enqueue(stream)
+            enqueue(handle)
     else:
         execute(bound.program, tensors, links.base, _replicas(links, bound), stream)
     if bound.lazy:

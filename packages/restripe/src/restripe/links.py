@@ -26,7 +26,7 @@ class Links:
         self.base = base
         self.posting = takes_addresses(base)
         self.streams = streams_of(base.device)
-        self.aside = None if self.streams is None else Aside(base.device, aside)
+        self.aside = None if self.streams is None else Aside(self.streams, base.device, aside)
         self._made: list[Communicator] = [base] if owned else []
         self._replicas: dict[tuple[Mesh, tuple[int, ...]], Communicator | None] = {}
 

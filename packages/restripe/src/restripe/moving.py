@@ -48,8 +48,7 @@ def move(
 ) -> Work:
     """Move a tensor; everything passed may be faulty, and faults count as calls."""
     calls = state(group)
-    how = calls.options(group, check)
-    links = calls.links(group)
+    how = calls.how(group, check)
     try:
         tensors, told = read_pair(src, dst)
         if told:  # the source's where they differ: see `check`
@@ -67,8 +66,8 @@ def move(
             found = None
         moved, _, _ = found or _moved(calls, near, src_side, dst_side, group)
     except ReshardError as error:
-        calls.refuse(links, None, error, how)
-    return calls.run(links, moved, tensors, told, calls.calls % moved.holders, how, stream)
+        calls.refuse(how, None, error)
+    return calls.run(how, moved, tensors, told, calls.calls % moved.holders, stream)
 
 
 def _moved(calls: State, near: Near, src: Side, dst: Side, group: Any) -> tuple[Submission, Side, Side]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
 from time import monotonic, sleep
@@ -79,13 +79,17 @@ class Streams:
         self._known: dict[int, Any] = {}
         self._end: Work | None = None
 
-    def current(self) -> tuple[Any, bool]:
-        """The device's current stream, and whether it records a CUDA graph; the default one, whose handle is 0, never does."""
+    def current(self) -> tuple[int, Any, bool]:
+        """The device's current stream, its handle first, and whether it records a CUDA graph; the default one, handle 0, never does."""
         handle = self._handle(self._index)
         stream = self._known.get(handle)
         if stream is None:
             stream = self._known[handle] = torch.cuda.current_stream(self._index)
-        return stream, handle != 0 and torch._C._cuda_isCurrentStreamCapturing()  # noqa: SLF001
+        return handle, stream, handle != 0 and torch._C._cuda_isCurrentStreamCapturing()  # noqa: SLF001
+
+    def of(self, handle: int) -> Any:
+        """The stream that was current with this handle."""
+        return self._known[handle]
 
     def after(self, stream: Any) -> Work:
         """Let what is enqueued on the stream from now on come after every call so far, and be the last one.
@@ -93,8 +97,10 @@ class Streams:
         Each call came after the one before. Two communicators whose kernels run at once on one device can each wait for a
         kernel that has no room to start.
         """
-        end, work = self._end, Work(stream)
-        self._end = work  # before waiting: a stream that is gone fails one call, not all
+        end = self._end
+        if end is not None and end.stream is stream and end._event is None:  # noqa: SLF001
+            return end  # nobody has asked yet where it stands
+        work = self._end = Work(stream)  # before waiting: a stream that is gone fails one call, not all
         if end is not None and end.stream is not stream and end.stream != stream:
             stream.wait_event(end.event)
         return work
@@ -104,36 +110,30 @@ class Aside:
     """A second stream of a device, for copies that go beside what a call's own stream does.
 
     Args:
+        streams: the device's.
         least: copies of no more bytes stay on the call's stream.
     """
 
-    def __init__(self, device: torch.device, least: int) -> None:
+    def __init__(self, streams: Streams, device: torch.device, least: int) -> None:
         self.least = least
-        self._stream = torch.cuda.Stream(device)
+        self._streams, self._stream = streams, torch.cuda.Stream(device)
         self._begin, self._end = torch.cuda.Event(), torch.cuda.Event()
 
-    def begin(self, stream: Any) -> None:
-        """What is on the stream so far comes before what is run here next."""
-        self._begin.record(stream)
+    def begin(self, handle: int) -> None:
+        """What is on the stream of this handle so far comes before what is run here next."""
+        self._begin.record(self._streams.of(handle))
 
-    def run(self, work: Callable[[], None], stream: Any) -> None:
-        """Enqueue what `work` enqueues, beside what came on the stream since it began; what comes there later is after it."""
+    def run(self, work: Callable[[int], None], handle: int) -> None:
+        """Give `work` the second stream's handle; what it enqueues there is beside what came since `begin`, and before what comes."""
         self._stream.wait_event(self._begin)
         try:
-            with torch.cuda.stream(self._stream):
-                work()
+            work(self._stream.cuda_stream)
         finally:
             self._end.record(self._stream)
-            stream.wait_event(self._end)
+            self._streams.of(handle).wait_event(self._end)
 
 
 @cache
 def streams_of(device: torch.device) -> Streams | None:
     """The streams of a device, one object for all groups of this process; none on the CPU."""
     return Streams(device.index) if device.type == "cuda" else None
-
-
-def hold(tensors: Iterable[torch.Tensor], stream: Any) -> None:
-    """Keep the memory of tensors that are dropped from being used again before the stream has come past this place."""
-    for tensor in tensors:
-        tensor.record_stream(stream)

@@ -6,11 +6,14 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+
+from restripe.comm import Piece
 
 STREAM = SimpleNamespace(cuda_stream=77)
 
@@ -54,7 +57,9 @@ def module(log: list[Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     package.nccl = bindings
     core: Any = ModuleType("nccl.core")
     vars(core).update(Communicator=Handle, UniqueId=None, get_unique_id=None)
-    for one in (ModuleType("nccl"), package, bindings, core):
+    kernel: Any = ModuleType("restripe.comm.kernel")
+    kernel.copies = lambda pieces, device: partial(noting("copies"), pieces, device)
+    for one in (ModuleType("nccl"), package, bindings, core, kernel):
         monkeypatch.setitem(sys.modules, one.__name__, one)
     monkeypatch.delitem(sys.modules, "restripe.comm.nccl", raising=False)
     yield importlib.import_module("restripe.comm.nccl")
@@ -70,7 +75,7 @@ def test_messages_are_posted_in_one_group_with_addresses_and_bytes(module: Any, 
     post = made.posts([(100, 8, 0), (200, 4, 2)], [(300, 2, 0)])
     assert log == []
     for _ in range(2):
-        post(STREAM)
+        post(77)
     assert log == 2 * [
         ("group_start",),
         ("send", 100, 8, 1, 0, COMM, 77),
@@ -87,25 +92,31 @@ def test_a_group_is_ended_also_where_a_message_fails(module: Any, log: list[Any]
     made = module.NcclCommunicator(Handle(log))
     module.bindings.recv = fail
     with pytest.raises(OSError, match="no such peer"):
-        made.posts([], [(1, 1, 9), (2, 1, 9)])(STREAM)
+        made.posts([], [(1, 1, 9), (2, 1, 9)])(77)
     assert log == [("group_start",), ("group_end",)]
 
 
 def test_a_message_alone_needs_no_group(module: Any, log: list[Any]) -> None:
     made = module.NcclCommunicator(Handle(log))
-    made.posts([(100, 8, 0)], [])(STREAM)
-    made.posts([], [(300, 2, 0)])(STREAM)
+    made.posts([(100, 8, 0)], [])(77)
+    made.posts([], [(300, 2, 0)])(77)
     assert log == [("send", 100, 8, 1, 0, COMM, 77), ("recv", 300, 2, 1, 0, COMM, 77)]
 
 
 def test_all_gathers_and_broadcasts_are_shared_in_one_group(module: Any, log: list[Any]) -> None:
     made = module.NcclCommunicator(Handle(log))
-    made.shares([(10, 12, 2)], [])(STREAM)
+    made.shares([(10, 12, 2)], [])(77)
     gather, spread = ("all_gather", 12, 10, 2, 1, COMM, 77), ("broadcast", 20, 20, 4, 1, 1, COMM, 77)
     assert log == [gather]
     log.clear()
-    made.shares([(10, 12, 2)], [(20, 4, 1)])(STREAM)
+    made.shares([(10, 12, 2)], [(20, 4, 1)])(77)
     assert log == [("group_start",), gather, spread, ("group_end",)]
+
+
+def test_copies_are_made_on_the_communicator_s_device(module: Any, log: list[Any]) -> None:
+    made, pieces = module.NcclCommunicator(Handle(log)), [Piece(1, 2, (3,), (1,), (1,))]
+    made.copies(pieces)(77)
+    assert log == [("copies", pieces, made.device, 77)]
 
 
 def test_what_is_called_in_a_group_is_submitted_at_its_end_and_not_at_all_after_an_error(

@@ -11,10 +11,11 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import distributed_c10d as c10d
 
 from restripe.comm.gloo import GlooCommunicator
+from restripe.comm.pieces import Piece
 from restripe.comm.protocol import Communicator, takes_addresses
 from restripe.errors import LayoutError
 
-__all__ = ["Communicator", "brings", "connect", "meet", "takes_addresses"]
+__all__ = ["Communicator", "Piece", "brings", "connect", "meet", "takes_addresses"]
 
 
 def brings(group: Any) -> str | None:

@@ -15,9 +15,12 @@ from nccl.core import Communicator as Handle
 from nccl.core import UniqueId, get_unique_id
 from torch._C._distributed_c10d import Store
 
+from restripe.comm.kernel import copies
+from restripe.comm.pieces import Piece
+
 _BYTES = 1  # ncclUint8
 Posts = Sequence[tuple[int, int, int]]
-Post = Callable[[int], None]  # with the stream's handle
+Call = Callable[[Any], None]  # with the stream's handle
 
 
 class NcclCommunicator:
@@ -54,21 +57,25 @@ class NcclCommunicator:
         if error is None and queue:
             _together(queue)
 
-    def posts(self, sends: Posts, receives: Posts) -> Callable[[Any], None]:
-        """A call that submits messages together on the stream it is given: (address, length in bytes, peer) each."""
+    def posts(self, sends: Posts, receives: Posts) -> Call:
+        """A call that submits messages together on the stream of a handle: (address, length in bytes, peer) each."""
         comm = self._comm
         return _prepared(
             [partial(bindings.send, address, length, _BYTES, peer, comm) for address, length, peer in sends]
             + [partial(bindings.recv, address, length, _BYTES, peer, comm) for address, length, peer in receives]
         )
 
-    def shares(self, gathers: Posts, spreads: Posts) -> Callable[[Any], None]:
+    def shares(self, gathers: Posts, spreads: Posts) -> Call:
         """The same of all-gathers, (to, from, length there) each, and broadcasts in place, (address, length, root)."""
         comm = self._comm
         return _prepared(
             [partial(bindings.all_gather, out, into, length, _BYTES, comm) for into, out, length in gathers]
             + [partial(bindings.broadcast, at, at, length, _BYTES, root, comm) for at, length, root in spreads]
         )
+
+    def copies(self, pieces: Sequence[Piece]) -> Call:
+        """The same of strided copies on the device."""
+        return copies(pieces, self.device)
 
     def send(self, buffer: torch.Tensor, peer: int, stream: Any = None) -> None:
         self._submit(partial(bindings.send, buffer.data_ptr(), buffer.numel(), _BYTES, peer, self._comm), stream)
@@ -105,7 +112,7 @@ class NcclCommunicator:
     def abort(self) -> None:
         self._handle.abort()
 
-    def _submit(self, post: Post, stream: Any) -> None:
+    def _submit(self, post: Call, stream: Any) -> None:
         if stream is None:
             stream = torch.cuda.current_stream(self.device)
         call = partial(post, stream.cuda_stream)
@@ -122,12 +129,9 @@ class NcclCommunicator:
         return rows.cpu().view(row.dtype).reshape(self.size, -1)
 
 
-def _prepared(posts: Sequence[Post]) -> Callable[[Any], None]:
-    """The call that makes these on the stream it is given; one alone needs no group."""
-    if len(posts) == 1:
-        (alone,) = posts
-        return lambda stream: alone(stream.cuda_stream)
-    return lambda stream: _together(posts, stream.cuda_stream)
+def _prepared(calls: Sequence[Call]) -> Call:
+    """The call that makes these on the stream of a handle; one alone needs no group."""
+    return calls[0] if len(calls) == 1 else partial(_together, calls)
 
 
 def _together(calls: Sequence[Callable[..., None]], *arguments: int) -> None:

@@ -14,7 +14,7 @@ class Communicator(Protocol):
     Buffers are flat, contiguous, nonempty uint8 tensors on `device`. `stream` is the CUDA stream to enqueue on, None on the
     CPU. A CPU transport has completed everything for this rank when the call, or the surrounding `group()`, ends.
 
-    A transport that also has `posts` and `shares` is given addresses, see `takes_addresses`. NCCL's is one.
+    A transport that also has `posts`, `shares` and `copies` is given addresses, see `takes_addresses`. NCCL's is one.
     """
 
     @property
@@ -63,8 +63,9 @@ class Communicator(Protocol):
 def takes_addresses(communicator: Communicator) -> bool:
     """Whether a transport takes addresses in place of tensors: making a tensor of a piece costs more than sending it.
 
-    Its `posts(sends, receives)` prepares lists of (address, length in bytes, peer), and its `shares(gathers, spreads)`
-    all-gathers, (address to, address from, length there) each, and broadcasts in place, (address, length, root) each. Both
-    give a call that submits them together on the stream it is given, as often as wanted.
+    Its `posts(sends, receives)` prepares lists of (address, length in bytes, peer), its `shares(gathers, spreads)` all-gathers,
+    (address to, address from, length there) each, and broadcasts in place, (address, length, root) each, and its
+    `copies(pieces)` a list of `Piece`, copies that no other one depends on. Each gives a call that submits them together on the
+    stream whose handle it is given (None on the CPU), as often as wanted.
     """
     return hasattr(communicator, "posts")

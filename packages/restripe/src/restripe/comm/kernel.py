@@ -1,0 +1,70 @@
+"""The kernel that makes many strided copies in one launch: compiled for a device when it is first needed, launched by address.
+
+torch makes one launch a piece where pieces are strided, in units of one element.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import torch
+from cuda.bindings import driver, nvrtc
+
+from restripe.comm.pieces import DIMS, MOST, THREADS, UNITS, Piece, tables
+
+
+def copies(pieces: Sequence[Piece], device: torch.device) -> Callable[[Any], None]:
+    """A call that makes the copies on the stream whose handle it is given, in no order."""
+    context, kernel = _loaded(device)
+    launches = []
+    for table, blocks in tables(pieces):
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(table))
+        launches.append((blocks, ctypes.addressof(arguments), table, arguments))  # these two have to live as long
+
+    def copy(stream: Any) -> None:
+        _done(driver.cuCtxPushCurrent(context))  # a thread may have none yet, or another device's
+        try:
+            for blocks, at, *_ in launches:
+                _done(driver.cuLaunchKernel(kernel, blocks, 1, 1, THREADS, 1, 1, 0, stream, at, 0))
+        finally:
+            driver.cuCtxPopCurrent()
+
+    return copy
+
+
+@cache
+def _loaded(device: torch.device) -> tuple[Any, Any]:
+    """The context that torch uses on a device, and the kernel there."""
+    context = _done(driver.cuDevicePrimaryCtxRetain(_done(driver.cuDeviceGet(device.index))))
+    _done(driver.cuCtxPushCurrent(context))
+    try:
+        module = _done(driver.cuModuleLoadData(_compiled(*torch.cuda.get_device_capability(device))))
+        return context, _done(driver.cuModuleGetFunction(module, b"copy"))
+    finally:
+        driver.cuCtxPopCurrent()
+
+
+@cache
+def _compiled(major: int, minor: int) -> bytes:
+    """Machine code for devices of a compute capability."""
+    source = resources.files("restripe.comm").joinpath("copy.cu").read_bytes()
+    known = {"DIMS": DIMS, "MOST": MOST, "THREADS": THREADS} | {f"EACH_{unit}": each for unit, each in UNITS.items()}
+    options = [f"--gpu-architecture=sm_{major}{minor}", *(f"-D{name}={value}" for name, value in known.items())]
+    program = _done(nvrtc.nvrtcCreateProgram(source, b"copy.cu", 0, [], []))
+    _done(nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options]))
+    code = bytearray(_done(nvrtc.nvrtcGetCUBINSize(program)))
+    _done(nvrtc.nvrtcGetCUBIN(program, code))
+    _done(nvrtc.nvrtcDestroyProgram(program))
+    return bytes(code)
+
+
+def _done(told: tuple[Any, ...]) -> Any:
+    """What a call of CUDA's gives beside its result."""
+    result, *given = told
+    if int(result):
+        raise RuntimeError(f"expected CUDA to copy strided pieces, and it told {result!r}")
+    return given[0] if given else None
