@@ -52,9 +52,9 @@ def reshard(
         ReshardError: one of the types in `restripe.errors`; nothing has been written then.
     """
     group = default_group() if group is None else group
-    src_side = side_of(src) if src_layout is None else (src_layout, GIVEN)
-    dst_side = side_of(dst) if dst_layout is None else (dst_layout, GIVEN)
-    return move(src, src_side, dst, dst_side, group, shape, dtype, check, stream)
+    src_mesh, src_placements = side_of(src) if src_layout is None else (src_layout, GIVEN)
+    dst_mesh, dst_placements = side_of(dst) if dst_layout is None else (dst_layout, GIVEN)
+    return move(src, src_mesh, src_placements, dst, dst_mesh, dst_placements, group, shape, dtype, check, stream)
 
 
 class Resharder:

@@ -202,9 +202,7 @@ def read_all(tensors: Sequence[Any], names: Sequence[str]) -> tuple[Sequence[tor
 
 
 def read_pair(src: Any, dst: Any) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
-    """The same of one source and destination, at less cost; nothing is told where both are plain."""
-    if type(src) in PLAIN and type(dst) in PLAIN:
-        return (src, dst), ()
+    """The same of one source and destination, at less cost."""
     one, of_one = _NOTHING if src is None else read(src)
     other, of_other = _NOTHING if dst is None else read(dst)
     return (one, other), (of_one, of_other)

@@ -182,8 +182,9 @@ class State:
                     return self.run(how, moved, tensors, told, turn)
             stream = current
         try:
-            place = moved.terms, turn, addresses(tensors), told
-            warm, present = self._warm.get(place), [one for one in tensors if one is not None]
+            present = [one for one in tensors if one is not None]
+            place = moved.terms, turn, tuple([None if one is None else one.data_ptr() for one in tensors]), told
+            warm = self._warm.get(place)
             if warm is None or recorded or warm.how != how or not warm.guard(*present):
                 warm, lies = None, looks(tensors)
         except (RuntimeError, ValueError) as error:

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from restripe.arguments import Whole, layouts, read_pair, sizes
+from restripe.arguments import PLAIN, Whole, layouts, read_pair, sizes
 from restripe.call import Check, Submission
 from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError
 from restripe.group import PLANS, State
@@ -37,20 +37,22 @@ def side_of(tensor: Any) -> Side:
 
 def move(
     src: Any,
-    src_side: Side,
+    src_mesh: Any,
+    src_placements: Any,
     dst: Any,
-    dst_side: Side,
+    dst_mesh: Any,
+    dst_placements: Any,
     group: Any,
     shape: Sequence[int] | None,
     dtype: torch.dtype | None,
     check: Check | None,
     stream: Any,
 ) -> Work:
-    """Move a tensor; everything passed may be faulty, and faults count as calls."""
+    """Move a tensor between two sides, see `Side`; everything passed may be faulty, and faults count as calls."""
     calls = state(group)
     how = calls.how(group, check)
     try:
-        tensors, told = read_pair(src, dst)
+        tensors, told = ((src, dst), ()) if type(src) in PLAIN and type(dst) in PLAIN else read_pair(src, dst)
         if told:  # the source's where they differ: see `check`
             (known, kind), (other, sort) = told
             dtype = dtype or kind or sort
@@ -59,12 +61,12 @@ def move(
             dtype = next((one.dtype for one in tensors if one is not None), None)
         if shape is not None and not isinstance(shape, tuple):
             shape = sizes("tensor", shape)
-        near = id(src_side[0]), id(src_side[1]), id(dst_side[0]), id(dst_side[1]), shape, dtype
+        near = id(src_mesh), id(src_placements), id(dst_mesh), id(dst_placements), shape, dtype
         try:
             found = calls.near.get(near)
         except TypeError:  # of a shape or dtype that is neither, and cannot be hashed
             found = None
-        moved, _, _ = found or _moved(calls, near, src_side, dst_side, group)
+        moved, _, _ = found or _moved(calls, near, (src_mesh, src_placements), (dst_mesh, dst_placements), group)
     except ReshardError as error:
         calls.refuse(how, None, error)
     return calls.run(how, moved, tensors, told, calls.calls % moved.holders, stream)

@@ -38,9 +38,11 @@ def xferdtensor_python_impl(
     """
     move(
         src_tensor,
-        (src_mesh, src_placement),
+        src_mesh,
+        src_placement,
         dst_tensor,
-        (dst_mesh, dst_placement),
+        dst_mesh,
+        dst_placement,
         process_group,
         None,  # shape
         None,  # dtype
