@@ -58,9 +58,11 @@ def module(log: list[Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     core: Any = ModuleType("nccl.core")
     vars(core).update(Communicator=Handle, UniqueId=None, get_unique_id=None)
     kernel: Any = ModuleType("restripe.comm.kernel")
-    kernel.copies = lambda pieces, device: partial(noting("copies"), pieces, device)
+    kernel.loaded = lambda device: ("kernel", device)
+    kernel.copies = lambda pieces, loaded: partial(noting("copies"), pieces, loaded)
     for one in (ModuleType("nccl"), package, bindings, core, kernel):
         monkeypatch.setitem(sys.modules, one.__name__, one)
+    monkeypatch.setattr("restripe.comm.kernel", kernel, raising=False)
     monkeypatch.delitem(sys.modules, "restripe.comm.nccl", raising=False)
     yield importlib.import_module("restripe.comm.nccl")
     del sys.modules["restripe.comm.nccl"]
@@ -116,7 +118,7 @@ def test_all_gathers_and_broadcasts_are_shared_in_one_group(module: Any, log: li
 def test_copies_are_made_on_the_communicator_s_device(module: Any, log: list[Any]) -> None:
     made, pieces = module.NcclCommunicator(Handle(log)), [Piece(1, 2, (3,), (1,), (1,))]
     made.copies(pieces)(77)
-    assert log == [("copies", pieces, made.device, 77)]
+    assert log == [("copies", pieces, ("kernel", made.device), 77)]
 
 
 def test_what_is_called_in_a_group_is_submitted_at_its_end_and_not_at_all_after_an_error(

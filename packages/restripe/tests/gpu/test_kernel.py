@@ -15,7 +15,7 @@ from restripe.comm import Piece
 if torch.cuda.device_count() == 0:
     pytest.skip("needs a GPU", allow_module_level=True)
 
-from restripe.comm.kernel import copies
+from restripe.comm.kernel import copies, loaded
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128)
@@ -54,7 +54,7 @@ def judge(pairs: list[Pair], index: int = 0, stream: Any = None) -> None:
     for store in stores:
         store.fill_(0xEE)
     torch.cuda.synchronize(index)
-    copies([piece(*both) for both in pairs], device(index))(0 if stream is None else stream.cuda_stream)
+    copies([piece(*both) for both in pairs], loaded(device(index)))(0 if stream is None else stream.cuda_stream)
     torch.cuda.synchronize(index)
     made = [store.clone() for store in stores]
     for store, (dst, src) in zip(stores, pairs, strict=True):
@@ -76,14 +76,14 @@ def test_pieces_of_more_bytes_than_32_bits_count() -> None:
     src.random_(0, 255)
     for into, out in ((dst[3 : 3 + size], src[1 : 1 + size]), (dst[::2], src[1::2]), (dst[:size], src[::2])):
         dst.zero_()
-        copies([piece(into, out)], device())(0)
+        copies([piece(into, out)], loaded(device()))(0)
         assert torch.equal(into, out)
         assert int(dst.count_nonzero()) == int(out.count_nonzero())
 
 
 def test_copies_follow_the_stream_that_they_are_given_and_are_captured_with_it() -> None:
     src, dst = torch.zeros(64, 128, device="cuda"), torch.zeros(64, 64, device="cuda")
-    call, side = copies([piece(dst, src[:, 64:])], device()), torch.cuda.Stream()
+    call, side = copies([piece(dst, src[:, 64:])], loaded(device())), torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         torch.cuda._sleep(200_000_000)
@@ -103,7 +103,7 @@ def test_copies_follow_the_stream_that_they_are_given_and_are_captured_with_it()
 def test_a_thread_that_has_not_used_the_gpu_copies_too() -> None:
     src, dst = torch.ones(64, 128, device="cuda"), torch.zeros(64, 64, device="cuda")
     torch.cuda.synchronize()
-    call, faults = copies([piece(dst, src[:, 64:])], device()), list[BaseException]()
+    call, faults = copies([piece(dst, src[:, 64:])], loaded(device())), list[BaseException]()
 
     def body() -> None:
         try:

@@ -1,4 +1,4 @@
-"""The kernel that makes many strided copies in one launch: compiled for a device when it is first needed, launched by address.
+"""The kernel that makes many strided copies in one launch: compiled once for a device, launched by address.
 
 torch makes one launch a piece where pieces are strided, in units of one element.
 """
@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from cuda.bindings import driver, nvrtc
@@ -17,9 +17,16 @@ from cuda.bindings import driver, nvrtc
 from restripe.comm.pieces import DIMS, MOST, THREADS, UNITS, Piece, tables
 
 
-def copies(pieces: Sequence[Piece], device: torch.device) -> Callable[[Any], None]:
+class Kernel(NamedTuple):
+    """The kernel on a device, and the context that torch uses there."""
+
+    context: Any
+    function: Any
+
+
+def copies(pieces: Sequence[Piece], kernel: Kernel) -> Callable[[Any], None]:
     """A call that makes the copies on the stream whose handle it is given, in no order."""
-    context, kernel = _loaded(device)
+    context, function = kernel
     launches = []
     for table, blocks in tables(pieces):
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(table))
@@ -29,7 +36,7 @@ def copies(pieces: Sequence[Piece], device: torch.device) -> Callable[[Any], Non
         _done(driver.cuCtxPushCurrent(context))  # a thread may have none yet, or another device's
         try:
             for blocks, at, *_ in launches:
-                _done(driver.cuLaunchKernel(kernel, blocks, 1, 1, THREADS, 1, 1, 0, stream, at, 0))
+                _done(driver.cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, at, 0))
         finally:
             driver.cuCtxPopCurrent()
 
@@ -37,13 +44,17 @@ def copies(pieces: Sequence[Piece], device: torch.device) -> Callable[[Any], Non
 
 
 @cache
-def _loaded(device: torch.device) -> tuple[Any, Any]:
-    """The context that torch uses on a device, and the kernel there."""
+def loaded(device: torch.device) -> Kernel:
+    """The kernel on a device.
+
+    Raises:
+        RuntimeError: CUDA's run-time compiler, which torch's builds for CUDA bring, is missing or does not know the device.
+    """
     context = _done(driver.cuDevicePrimaryCtxRetain(_done(driver.cuDeviceGet(device.index))))
     _done(driver.cuCtxPushCurrent(context))
     try:
         module = _done(driver.cuModuleLoadData(_compiled(*torch.cuda.get_device_capability(device))))
-        return context, _done(driver.cuModuleGetFunction(module, b"copy"))
+        return Kernel(context, _done(driver.cuModuleGetFunction(module, b"copy")))
     finally:
         driver.cuCtxPopCurrent()
 

@@ -15,7 +15,7 @@ from nccl.core import Communicator as Handle
 from nccl.core import UniqueId, get_unique_id
 from torch._C._distributed_c10d import Store
 
-from restripe.comm.kernel import copies
+from restripe.comm import kernel
 from restripe.comm.pieces import Piece
 
 _BYTES = 1  # ncclUint8
@@ -35,6 +35,9 @@ class NcclCommunicator:
         self._comm = bindings.Comm(handle.ptr)
         self.rank, self.size = int(handle.rank), int(handle.nranks)
         self.device = torch.device("cuda", int(handle.device.device_id))
+        self._kernel = kernel.loaded(
+            self.device
+        )  # now, since a rank alone may need it, and its failure would leave others waiting
         self._queue: list[Callable[[], None]] | None = None
 
     @classmethod
@@ -75,7 +78,7 @@ class NcclCommunicator:
 
     def copies(self, pieces: Sequence[Piece]) -> Call:
         """The same of strided copies on the device."""
-        return copies(pieces, self.device)
+        return kernel.copies(pieces, self._kernel)
 
     def send(self, buffer: torch.Tensor, peer: int, stream: Any = None) -> None:
         self._submit(partial(bindings.send, buffer.data_ptr(), buffer.numel(), _BYTES, peer, self._comm), stream)
