@@ -85,7 +85,7 @@ def gpu_mutants(session: nox.Session) -> None:
 
 @nox.session
 def gpu_tests(session: nox.Session) -> None:
-    """restripe's own tests on two ranks with GPUs: CUDA graphs, work handles, the second stream; skipped where there are none."""
+    """restripe's own tests on GPUs: the copy kernel, CUDA graphs, work handles, the second stream; skipped where there are none."""
     prepare(session, *PACKAGES, "nccl4py[cu13]")
     session.run("pytest", "packages/restripe/tests/gpu", *session.posargs)
 

@@ -498,7 +498,7 @@ def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_han
     world.run(body)
     assert streams.log == ["after", *call, *call]
     streams.log.clear()
-    monkeypatch.setattr(module, "execute", broken)
+    monkeypatch.setattr("restripe.call.execute", broken)
     with pytest.raises(OSError, match="cut"):
         world.run(body)
     assert streams.log == call

@@ -15,7 +15,7 @@ import torch
 import restripe
 from restripe import Item, Refit, Resharder, TensorRef, agreement
 from restripe import group as module
-from restripe.call import Check
+from restripe.call import Bound, Check
 from restripe.errors import CaptureError, DtypeError, MissingTensorError, ReshardError, ShapeError
 from restripe.links import Links
 from restripe.registry import state
@@ -158,7 +158,7 @@ def test_what_is_written_down_in_one_mode_of_autograd_is_enqueued_in_another(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch, modes: Sequence[type], dst: Side
 ) -> None:
     world, written = posting(worlds(4)), list[str]()
-    note(monkeypatch, module, "_calls", written)
+    note(monkeypatch, Bound, "calls", written)
     move = Move((4, 6), Side([0, 1], (0,)), dst)
     hands = [move.hand(rank) for rank in range(4)]
 

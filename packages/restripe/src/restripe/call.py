@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
-from restripe.addressing import Enqueue
+from restripe.addressing import Addressed, Enqueue
 from restripe.agreement import Terms
-from restripe.arguments import Look, Told, Whole
+from restripe.arguments import Look, Told, Whole, addresses
 from restripe.binding import bind
 from restripe.checks import Given, check, check_memory
 from restripe.comm import Communicator
 from restripe.errors import PRECEDENCE, LayoutError, ReshardError
+from restripe.execution import execute
 from restripe.layout import Layout
 from restripe.links import Links
 from restripe.planning import RankPlan, Reason, rounds
 from restripe.program import Geometry, Program
-from restripe.staging import geometry, readable, writable
+from restripe.staging import geometry, hand_back, readable, writable
 
 Check = Literal["first", "always", "off"]
 STAGING_BYTES = 256 * 2**20
@@ -96,6 +97,27 @@ class Bound:
     splits: list[Layout]
     reaches: list[tuple[int, int]]
     lazy: bool
+
+    def move(self, links: Links, given: Sequence[torch.Tensor | None], stream: Any, handle: Any) -> None:
+        """Move tensors for some of which others stand in, or over a transport that takes tensors."""
+        tensors = stand_ins(given) if self.lazy else given
+        if links.posting:
+            for enqueue in self.calls(links, tensors):
+                enqueue(handle)
+        else:
+            execute(self.program, tensors, links.base, self._replicas(links), stream)
+        if self.lazy:
+            for caller, written in zip(given[1::2], tensors[1::2], strict=True):
+                hand_back(caller, written)
+
+    def calls(self, links: Links, tensors: Sequence[torch.Tensor | None]) -> list[Enqueue]:
+        """What moves these tensors while they lie where they do, over a transport that takes addresses."""
+        starts, replicas = addresses(tensors), self._replicas(links)
+        return Addressed(self.program, self.lies, starts, links.base, replicas, links.aside).calls()
+
+    def _replicas(self, links: Links) -> list[Communicator | None]:
+        """The communicators that stripes are shared over. Splits are collective, also for ranks that only send."""
+        return [links.replicas(layout) for layout in self.splits]
 
 
 class Warm(NamedTuple):

@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from restripe import agreement, comm
-from restripe.addressing import Addressed, Enqueue
-from restripe.arguments import Item, Look, Told, Whole, addresses, guard, looks
+from restripe.arguments import Item, Look, Told, Whole, guard, looks
 from restripe.call import (
     Bound,
     Call,
@@ -31,15 +30,12 @@ from restripe.call import (
     fault_in,
     overlap,
     pair_of,
-    stand_ins,
 )
 from restripe.errors import CaptureError, MissingTensorError, ReshardError
-from restripe.execution import execute
 from restripe.links import Links
 from restripe.links import release as release_links
 from restripe.planning import RankPlan, plan, turns
 from restripe.recent import Recent, remember
-from restripe.staging import hand_back
 from restripe.streams import Work
 
 PLANS = 1024  # pairs of layouts and shapes whose plans a group keeps
@@ -193,7 +189,7 @@ class State:
         self.calls += 1
         if warm is None:
             warm = self._warmed(Call(moved, tensors, told, turn), place, how, lies, recorded=recorded)
-        calls = [partial(_move, how[0], tensors, warm.bound, stream)] if warm.calls is None else warm.calls
+        calls = [partial(warm.bound.move, how[0], tensors, stream)] if warm.calls is None else warm.calls
         work = Work() if streams is None or recorded else streams.after(stream)
         try:
             for enqueue in calls:
@@ -245,7 +241,7 @@ class State:
             fault = overlap(call, bound.reaches)
             self.agree(links, call.moved.terms, None if fault is None else at(links.base.rank, fault), options)
         with self._tearing():
-            calls = _calls(links, bound, call.tensors) if links.posting and not bound.lazy else None
+            calls = bound.calls(links, call.tensors) if links.posting and not bound.lazy else None
             return Warm(how, lies, guard(call.tensors), bound, calls)
 
     def _bind(self, links: Links, call: Call, options: Options) -> Bound:
@@ -314,26 +310,3 @@ class State:
         """Drop what was agreed on, planned and bound."""
         for table in (self._hows, self._agreed, self.near, self.singles, self._plans, self._bound, self._warm):
             table.clear()
-
-
-def _move(links: Links, given: Sequence[torch.Tensor | None], bound: Bound, stream: Any, handle: Any) -> None:
-    """Move tensors for some of which others stand in, or over a transport that takes tensors."""
-    tensors = stand_ins(given) if bound.lazy else given
-    if links.posting:
-        for enqueue in _calls(links, bound, tensors):
-            enqueue(handle)
-    else:
-        execute(bound.program, tensors, links.base, _replicas(links, bound), stream)
-    if bound.lazy:
-        for caller, written in zip(given[1::2], tensors[1::2], strict=True):
-            hand_back(caller, written)
-
-
-def _calls(links: Links, bound: Bound, tensors: Sequence[torch.Tensor | None]) -> list[Enqueue]:
-    starts, replicas = addresses(tensors), _replicas(links, bound)
-    return Addressed(bound.program, bound.lies, starts, links.base, replicas, links.aside).calls()
-
-
-def _replicas(links: Links, bound: Bound) -> list[Any]:
-    """The communicators that stripes are shared over. Splits are collective, also for ranks that only send."""
-    return [links.replicas(layout) for layout in bound.splits]

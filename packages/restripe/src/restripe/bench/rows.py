@@ -65,11 +65,11 @@ def common(ranks: int) -> Iterator[Row]:
     """The rows on any even number of ranks: from the first half to the second, or on all."""
     half = ranks // 2
     first, second, every = f"{half}:S(0)", f"{half}:S(0)", f"{ranks}:S(0)"
-    yield _row("point 16 KiB", SMALL, first, second, half, 60)
-    yield _row("point 34 MB", MB34, first, second, half)
-    yield _row("point 262 MB", MB262, first, second, half)
+    yield _row("point 16 KiB", SMALL, first, second, half, 200)
+    yield _row("point 34 MB", MB34, first, second, half, 60)
+    yield _row("point 262 MB", MB262, first, second, half, 60)
     yield _row("point 1 GiB", GIB, first, second, half)
-    yield _row("exchange 16 KiB", SMALL, every, f"{ranks}:S(1)", 0, 60)
+    yield _row("exchange 16 KiB", SMALL, every, f"{ranks}:S(1)", 0, 200)
     yield _row("exchange 262 MB", MB262, every, f"{ranks}:S(1)")
     yield _row("gather 262 MB", MB262, every, f"{ranks}:R")
     src, dst = layout(first), layout(second, first=half)
