@@ -147,6 +147,28 @@ def test_little_that_stays_is_copied_with_what_is_packed_and_else_with_what_is_u
     assert log == ([3, "post", 1] if packs else ["post", 3])
 
 
+@pytest.mark.parametrize(("least", "posted"), [(15, [0, 1]), (16, [])])
+def test_how_much_stays_is_told_in_bytes(least: int, posted: list[int]) -> None:
+    src, dst, base = torch.arange(6, dtype=torch.int64), torch.zeros(6, dtype=torch.int64), Poster()
+    step = Round(sends=[(Span(0, 0, 8), 1)], stays=[(View(1, 0, (2,), (1,)), View(0, 4, (2,), (1,)))])
+    second = Second(least, base)
+    addressed(step, [src, dst], base, [], second)(STREAM)
+    assert dst.tolist() == [4, 5, 0, 0, 0, 0]
+    assert second.posted == posted
+
+
+def test_a_round_that_is_written_down_again_is_the_same() -> None:
+    src, dst, base = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8), Poster()
+    step = Round(
+        unpacks=[(View(1, 2, (2,), (2,)), View(0, 3, (2,), (1,)))],
+        stays=[(View(1, 0, (2,), (1,)), View(0, 4, (2,), (1,)))],
+    )
+    before = replace(step, unpacks=list(step.unpacks), stays=list(step.stays))
+    for _ in range(2):
+        addressed(step, [src, dst], base)(STREAM)
+        assert step == before
+
+
 @pytest.mark.parametrize("packs", [True, False])
 def test_what_stays_begins_before_anything_is_posted_and_is_there_before_replicas_share(*, packs: bool) -> None:
     src, dst, log = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8), list[str]()

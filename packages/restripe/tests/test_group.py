@@ -13,7 +13,7 @@ import torch
 
 import restripe
 from reshard_conformance.trace import balance, symmetry
-from restripe import Item, Resharder, Work, binding, planning
+from restripe import Item, Resharder, Work, binding, planning, streams
 from restripe import group as module
 from restripe.addressing import Enqueue
 from restripe.call import Options
@@ -502,6 +502,126 @@ def test_on_a_device_a_call_follows_the_others_holds_its_tensors_and_gives_a_han
     with pytest.raises(OSError, match="cut"):
         world.run(body)
     assert streams.log == call
+
+
+class Device(streams.Streams):
+    """A device's streams, of which one is current; it notes what is enqueued there."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.ours = Noting()
+
+    def current(self) -> tuple[int, Any, bool]:
+        return 7, self.ours, False
+
+
+class Noting:
+    """A stream: its marks in order with what is copied."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.log: list[object] = []
+
+    def record_event(self) -> object:
+        self.log.append(object())
+        return self.log[-1]
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """Whose streams a group's calls are enqueued on: see `on_device`."""
+    found = Device()
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None)
+
+    def copies(_: Posting, pieces: Any) -> Enqueue:
+        return found.ours.log.append
+
+    monkeypatch.setattr(Posting, "copies", copies)
+    return found
+
+
+def on_device(group: Group, device: Device) -> None:
+    group.communicator = Posting(group.communicator)
+    state(group).links(group).streams = device
+
+
+LOCAL = Move((4,), Side([0], (None,)), Side([0], (None,)), torch.complex64)
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_a_call_is_enqueued_on_the_handle_of_the_current_stream(worlds: Worlds, device: Device, *, lazy: bool) -> None:
+    def body(group: Group) -> None:
+        on_device(group, device)
+        src, dst = LOCAL.hand(0)
+        assert src is not None
+        for _ in range(2):
+            work = restripe.reshard(src.conj() if lazy else src, dst, group, **given(LOCAL))
+            assert work.stream is device.ours
+
+    worlds(1).run(body)
+    assert device.ours.log == [7, 7]
+
+
+def test_a_handle_stands_after_its_own_call_whoever_asks_others_meanwhile(worlds: Worlds, device: Device) -> None:
+    """A watcher on another thread asks the handle of a call while the next one is enqueued."""
+    works: list[Work] = []
+
+    def watched(_: Posting, pieces: Any) -> Enqueue:
+        def call(handle: int) -> None:
+            for work in works:
+                assert work.event
+            device.ours.log.append("copy")
+
+        return call
+
+    def body(group: Group) -> None:
+        on_device(group, device)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Posting, "copies", watched)
+            src, dst = LOCAL.hand(0)
+            for _ in range(2):
+                works.append(restripe.reshard(src, dst, group, **given(LOCAL)))  # noqa: PERF401 - a call sees those before
+
+    worlds(1).run(body)
+    events = [work.event for work in works]
+    assert device.ours.log == ["copy", events[0], "copy", events[1]]
+
+
+def test_an_exchange_of_records_comes_after_the_calls_so_far_on_the_current_stream(
+    worlds: Worlds, device: Device
+) -> None:
+    def body(group: Group) -> None:
+        on_device(group, device)
+        Resharder(group).prepare([])
+
+    worlds(1).run(body)
+    assert device._end is not None
+    assert device._end.stream is device.ours
+
+
+@pytest.mark.requirement("RS-AGREE-6")
+def test_a_group_s_way_to_check_may_change_between_calls(worlds: Worlds) -> None:
+    world = worlds(2)
+    for check, exchanges in (("first", 1), ("first", 0), ("always", 1), ("always", 1), ("off", 0)):
+        for group in world.groups:
+            group.check = check
+        world.forget()
+        world.run(lambda group: Move((4,), Side([0], (None,)), Side([1], (None,))).play(group))
+        assert [world.ops(rank).count("exchange") for rank in range(2)] == [exchanges] * 2
+
+
+def test_a_transport_without_copies_is_given_tensors(worlds: Worlds) -> None:
+    class Older(Posting):
+        @property
+        def copies(self) -> Any:
+            raise AttributeError
+
+    def body(group: Group) -> None:
+        group.communicator = Older(group.communicator)
+        Move((4, 6), Side([0, 1], (0,)), Side([0, 1], (1,))).play(group)
+
+    worlds(2).run(body)
 
 
 def broken(*_: object) -> None:

@@ -110,17 +110,6 @@ def test_a_call_comes_after_the_last_one_on_another_stream_of_its_device() -> No
     assert not ours.recorded
 
 
-def test_calls_on_one_stream_share_a_handle_until_somebody_asks_where_it_stands() -> None:
-    streams, ours = Streams(0), Stream("ours")
-    first = streams.after(ours)
-    assert streams.after(ours) is first
-    assert ours.recorded == [first.event]
-    second = streams.after(ours)
-    assert second is not first
-    assert second.event is ours.recorded[1]
-    assert not ours.waited
-
-
 @pytest.mark.parametrize(("handle", "capturing", "records"), [(0, True, False), (7, True, True), (7, False, False)])
 def test_the_default_stream_never_records(
     monkeypatch: pytest.MonkeyPatch, *, handle: int, capturing: bool, records: bool

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import Replicate, Shard
 
 from reshard_conformance.trace import Event
 from restripe import Mesh, TensorRef
@@ -117,6 +117,35 @@ def test_a_placement_of_another_library_is_read_at_each_call_since_it_may_change
     world = worlds(2)
     for segments.sizes in ([2, 6], [4, 4], [6, 2]):
         world.run(body)
+
+
+@pytest.mark.parametrize("other", ["src", "dst"])
+@pytest.mark.parametrize("what", ["mesh", "placements"])
+def test_calls_that_differ_in_one_mesh_or_placement_are_told_apart(worlds: Worlds, other: str, what: str) -> None:
+    """All else is the same objects, as in a loop over layouts."""
+    meshes = {side: Mesh((2,), (0, 1)) for side in ("src", "dst")}
+    placements: dict[str, tuple[Any, ...]] = {"src": (Shard(0),), "dst": (Shard(0),)}
+    whole = torch.arange(16).view(4, 4)
+
+    def body(group: Group) -> None:
+        for again in (False, True, False, True):
+            mesh, kinds = dict(meshes), dict(placements)
+            if again and what == "mesh":
+                mesh[other] = turned
+            elif again:
+                kinds[other] = sharded
+            held = {}
+            for side in ("src", "dst"):
+                place = mesh[side].ranks.index(group.rank)
+                held[side] = whole.chunk(2, kinds[side][0].dim)[place].contiguous()
+            expected = held["dst"].clone()
+            held["dst"].zero_()
+            src, dst = (TensorRef(whole.shape, whole.dtype, whole.device, one) for one in held.values())
+            xferdtensor_python_impl(src, mesh["src"], kinds["src"], dst, mesh["dst"], kinds["dst"], group)
+            assert torch.equal(held["dst"], expected)
+
+    turned, sharded = Mesh((2,), (1, 0)), (Shard(1),)
+    worlds(2).run(body)
 
 
 @pytest.mark.requirement("RS-UPSTREAM-2", "RS-LAYOUT-3")

@@ -86,15 +86,14 @@ class Addressed:
         What stays is copied on the second stream where it is much, or else together with other copies, before the messages where
         those are packed first.
         """
-        before, after, beside = list(step.packs), list(step.unpacks), list[Copy]()
+        before, after = list(step.packs), list(step.unpacks)
         crosses, aside = bool(step.sends or step.receives), self._aside
         if crosses and aside is not None and self._bytes(step.stays) > aside.least:
-            beside += step.stays
+            first, last = [aside.begin], [partial(aside.run, copies) for copies in self._copies(step.stays)]
         else:
+            first, last = [], []
             (before or after).extend(step.stays)
-        calls = self._copies(before) + (self._posts(step) if crosses else []) + self._copies(after)
-        if beside and aside is not None:
-            calls = [aside.begin, *calls, *(partial(aside.run, copies) for copies in self._copies(beside))]
+        calls = first + self._copies(before) + (self._posts(step) if crosses else []) + self._copies(after) + last
         for split, some in groupby(step.rebuilds, attrgetter("split")):
             calls.append(members_of(self._replicas, split).shares(*self._shared(list(some))))
         return calls + self._copies(step.finishes)

@@ -72,13 +72,13 @@ class State:
         self._warm: dict[Place, Warm] = {}
 
     def how(self, group: Any, check: Check | None) -> How:
-        """How a call is made: see `links`, and `options`."""
-        mode = check or getattr(group, "check", None) or self._check
-        how = self._hows.get(mode)
+        """Over which communicators and with which options a call is made: `links` and `options`, in fewer steps."""
+        said = check or getattr(group, "check", None)
+        how = self._hows.get(said)
         if how is None or (self._brings is not None and getattr(group, self._brings, None) is not self._source):
             options = self.options(group, check)
             links = self.links(group)
-            how = self._hows[mode] = links, options
+            how = self._hows[said] = links, options
         return how
 
     def options(self, group: Any, check: Check | None) -> Options:
@@ -179,7 +179,8 @@ class State:
             stream = current
         try:
             present = [one for one in tensors if one is not None]
-            place = moved.terms, turn, tuple([None if one is None else one.data_ptr() for one in tensors]), told
+            lying = tuple([None if one is None else one.data_ptr() for one in tensors])  # `addresses`, in fewer steps
+            place = moved.terms, turn, lying, told
             warm = self._warm.get(place)
             if warm is None or recorded or warm.how != how or not warm.guard(*present):
                 warm, lies = None, looks(tensors)

@@ -97,10 +97,8 @@ class Streams:
         Each call came after the one before. Two communicators whose kernels run at once on one device can each wait for a
         kernel that has no room to start.
         """
-        end = self._end
-        if end is not None and end.stream is stream and end._event is None:  # noqa: SLF001
-            return end  # nobody has asked yet where it stands
-        work = self._end = Work(stream)  # before waiting: a stream that is gone fails one call, not all
+        end, work = self._end, Work(stream)
+        self._end = work  # before waiting: a stream that is gone fails one call, not all
         if end is not None and end.stream is not stream and end.stream != stream:
             stream.wait_event(end.event)
         return work

@@ -87,6 +87,16 @@ def test_the_kernel_is_compiled_for_the_device_and_loaded_there_once(module: Any
     assert [call[0] for call in log if "Current" in call[0]] == ["cuCtxPushCurrent", "cuCtxPopCurrent"]
 
 
+def test_devices_of_one_capability_share_what_is_compiled(
+    module: Any, log: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    for index in (0, 1):
+        module.loaded(torch.device("cuda", index))
+    assert len(named(log, "nvrtcCompileProgram")) == 1
+    assert len(named(log, "cuModuleLoadData")) == 2
+
+
 @pytest.mark.parametrize("name", ["nvrtcCompileProgram", "cuModuleLoadData"])
 def test_a_device_that_cannot_have_the_kernel_is_refused(
     module: Any, log: list[Any], failing: set[str], name: str

@@ -117,6 +117,7 @@ def test_all_gathers_and_broadcasts_are_shared_in_one_group(module: Any, log: li
 
 def test_copies_are_made_on_the_communicator_s_device(module: Any, log: list[Any]) -> None:
     made, pieces = module.NcclCommunicator(Handle(log)), [Piece(1, 2, (3,), (1,), (1,))]
+    module.kernel.loaded = None  # it was, when the communicator was made
     made.copies(pieces)(77)
     assert log == [("copies", pieces, ("kernel", made.device), 77)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -46,6 +47,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     (folder / "harness.cpp").write_text(HARNESS, "utf-8")
     known = {"DIMS": DIMS, "MOST": MOST, "THREADS": THREADS} | {f"EACH_{unit}": each for unit, each in UNITS.items()}
     options = [*(f"-D{name}={value}" for name, value in known.items()), f"-I{SOURCE.parent}", "-O1", "-w"]
+    options += ["-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
     target = folder / "kernel.so"
     subprocess.run([compiler, "-shared", "-fPIC", *options, str(folder / "harness.cpp"), "-o", str(target)], check=True)
     library = ctypes.CDLL(str(target))
@@ -120,7 +122,11 @@ def test_many_pieces_of_many_tiles_are_copied_in_launches_of_as_many_as_there_is
 def test_a_piece_of_more_dims_than_the_kernel_knows_is_made_in_parts(make: Make) -> None:
     dims = DIMS + 2
     dst, src = (torch.arange(3**dims, dtype=torch.int16).view([3] * dims)[(slice(2),) * dims] for _ in range(2))
-    judge(make, [(dst, src.permute(*range(dims)[::-1]))])
+    pair = dst, src.permute(*range(dims)[::-1])
+    assert sum(table.count for table, _ in tables([piece(*pair)])) == 2**3
+    judge(make, [pair])
+    wide = torch.zeros([5] + [3] * (dims - 1), dtype=torch.int16)[(slice(4), *[slice(2)] * (dims - 1))]
+    assert sum(table.count for table, _ in tables([piece(wide, wide.clone())])) == 2**2
 
 
 @pytest.mark.parametrize(
@@ -130,8 +136,64 @@ def test_as_many_bytes_are_copied_at_once_as_both_sides_allow(shift: int, column
     src = torch.zeros(shift + 8 * 128, dtype=torch.int16)[shift:].view(8, 128)
     ((table, blocks),) = tables([piece(torch.zeros(8, columns, dtype=torch.int16), src[:, :columns])])
     entry = table.pieces[0]
-    assert (entry.unit, entry.total, entry.dims, blocks) == (unit, 8 * columns * 2 // unit, 2, 1)
-    assert list(entry.sizes)[:2] == [columns * 2 // unit, 8]
+    assert (entry.unit, entry.total, blocks) == (unit, 8 * columns * 2 // unit, 1)
+    assert list(entry.sizes)[: entry.dims] == [size for size in (columns * 2 // unit, 8) if size > 1]
+
+
+@pytest.mark.parametrize("unit", [8, 4, 2, 1])
+@pytest.mark.parametrize("side", [0, 1])
+def test_the_strides_of_either_side_bound_what_is_copied_at_once(unit: int, side: int) -> None:
+    strides = [(256, 1), (256, 1)]
+    strides[side] = (256 + unit, 1)
+    ((table, _),) = tables([Piece(4096, 8192, (8, 64), *strides)])
+    assert table.pieces[0].unit == unit
+
+
+@pytest.mark.parametrize(
+    ("sizes", "to", "of"),
+    [
+        ((9, 64), (2**28, 1), (64, 1)),
+        ((9, 64), (64, 1), (2**28, 1)),
+        ((2, 9, 64), (2**30, 2**27, 1), (512, 64, 1)),
+        ((2**33,), (1,), (1,)),
+    ],
+)
+def test_no_part_spans_more_than_32_bits_count(
+    sizes: tuple[int, ...], to: tuple[int, ...], of: tuple[int, ...]
+) -> None:
+    whole, total = Piece(2**40, 2**44, sizes, to, of), 0
+    for table, _ in tables([whole]):
+        for one in table.pieces[: table.count]:
+            total += one.total * one.unit
+            for steps in (one.dst_strides, one.src_strides):
+                dims = zip(one.sizes[: one.dims], steps, strict=False)
+                assert sum((size - 1) * step for size, step in dims) + one.unit <= 2**31
+    assert total == math.prod(sizes)
+
+
+def test_nothing_beyond_a_piece_is_read_or_written(make: Make) -> None:
+    """The last tile of a piece is not full; what comes after the memory of either side must not be touched."""
+    page = mmap.PAGESIZE
+    rooms = [mmap.mmap(-1, 2 * page) for _ in range(2)]
+    dst, src = (torch.frombuffer(room, dtype=torch.uint8) for room in rooms)
+    src.fill_(5)
+    libc = ctypes.CDLL(None)
+    for one in (dst, src):
+        assert libc.mprotect(ctypes.c_void_p(one.data_ptr() + page), ctypes.c_size_t(page), 0) == 0
+    some = [(dst[page - size : page], src[page - size : page]) for size in (1, 7, 48, 1000)]
+    make([piece(*both) for both in some])
+    assert all(torch.equal(*both) for both in some)
+    for one in (dst, src):
+        assert libc.mprotect(ctypes.c_void_p(one.data_ptr() + page), ctypes.c_size_t(page), 3) == 0
+
+
+@pytest.mark.parametrize("dims", [(2, 0, 3, 1), (0, 1, 2, 3)])
+def test_dims_are_taken_in_the_destination_s_order(dims: tuple[int, ...]) -> None:
+    dst, src = torch.zeros(4, 6, 8, 5).permute(dims), torch.zeros(4, 6, 8, 5).permute(dims)
+    ((table, _),) = tables([piece(dst, src)])
+    assert (table.count, table.pieces[0].dims) == (1, 1)
+    ((table, _),) = tables([piece(torch.zeros(8, 4), torch.zeros(4, 8).t())])
+    assert list(table.pieces[0].dst_strides)[:2] == [4, 16]
 
 
 def test_adjacent_dims_are_one_and_a_long_one_is_cut_where_it_stays_aligned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,14 +35,13 @@ class NcclCommunicator:
         self._comm = bindings.Comm(handle.ptr)
         self.rank, self.size = int(handle.rank), int(handle.nranks)
         self.device = torch.device("cuda", int(handle.device.device_id))
-        self._kernel = kernel.loaded(
-            self.device
-        )  # now, since a rank alone may need it, and its failure would leave others waiting
+        self._kernel = kernel.loaded(self.device)
         self._queue: list[Callable[[], None]] | None = None
 
     @classmethod
     def meet(cls, store: Store, prefix: str, rank: int, size: int, device: torch.device) -> Self:
         """A communicator of all ranks that meet under the prefix on a store. Collective."""
+        kernel.loaded(device)  # where it cannot be, nobody has met yet
         if rank == 0:
             store.set(prefix, bytes(get_unique_id()))  # type: ignore[arg-type]  # torch types it narrower than it is
         with torch.cuda.device(device):

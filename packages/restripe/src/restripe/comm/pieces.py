@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 Sizes = tuple[int, ...]
@@ -55,41 +57,47 @@ def tables(pieces: Sequence[Piece]) -> Iterator[tuple[Table, int]]:
     for first in range(0, len(fitting), MOST):
         some = fitting[first : first + MOST]
         table, tiles = Table(count=len(some)), 0
-        for number, piece in enumerate(some):
-            entry = table.pieces[number]
-            _fill(entry, piece)
-            entry.tile = tiles
-            tiles += -(-entry.total // (THREADS * UNITS[entry.unit]))
+        for entry, piece in zip(table.pieces, some, strict=False):
+            unit, total = _fill(entry, piece, tiles)
+            tiles += -(-total // (THREADS * UNITS[unit]))
         yield table, tiles
 
 
-def _fill(entry: _Entry, piece: Piece) -> None:
-    entry.dst, entry.src, entry.dims = piece.dst, piece.src, len(piece.sizes)
-    entry.unit = unit = _unit(piece)
-    *outer, run = piece.sizes
-    sizes, total = [run // unit, *outer[::-1]], 1
-    for dim, size in enumerate(sizes):
-        total *= size
-        entry.sizes[dim] = size
-        entry.dst_strides[dim] = piece.dst_strides[-1 - dim] if dim else unit
-        entry.src_strides[dim] = piece.src_strides[-1 - dim] if dim else unit
-    entry.total = total
+def _fill(entry: _Entry, piece: Piece, tile: int) -> tuple[int, int]:
+    """Write the piece down; its unit, and how many there are."""
+    unit = _unit(piece)
+    dims = list(zip(piece.sizes, piece.dst_strides, piece.src_strides, strict=True))
+    dims[-1] = piece.sizes[-1] // unit, unit, unit
+    sizes, *strides = zip(*[dim for dim in dims[::-1] if dim[0] > 1] or dims[:1], strict=True)
+    total, count = math.prod(sizes), len(sizes)
+    entry.dst, entry.src, entry.tile, entry.total, entry.unit, entry.dims = (
+        piece.dst,
+        piece.src,
+        tile,
+        total,
+        unit,
+        count,
+    )
+    entry.sizes[:count], (entry.dst_strides[:count], entry.src_strides[:count]) = sizes, strides
+    return unit, total
 
 
 def _unit(piece: Piece) -> int:
-    """The most bytes that can be copied at once everywhere in the piece."""
-    steps = piece.dst, piece.src, piece.sizes[-1], *piece.dst_strides[:-1], *piece.src_strides[:-1]
-    return next(unit for unit in UNITS if not any(step % unit for step in steps))
+    """The most bytes that can be copied at once everywhere in the piece: what all of it is a multiple of."""
+    bits = piece.dst | piece.src | piece.sizes[-1]
+    for stride in (*piece.dst_strides[:-1], *piece.src_strides[:-1]):
+        bits |= stride
+    return min(bits & -bits, max(UNITS))
 
 
 def _joined(piece: Piece) -> Piece:
     """The same copy in as few dims as can be, the destination's farthest strides first."""
     *outer, last = zip(piece.sizes, piece.dst_strides, piece.src_strides, strict=True)
     dims = [last]
-    for size, to, of in sorted(outer, key=lambda dim: dim[1:]):
-        inner, near, far = dims[-1]
-        if (to, of) == (inner * near, inner * far):
-            dims[-1] = size * inner, near, far
+    for size, to, of in sorted(outer, key=itemgetter(1, 2)):
+        inner, step_to, step_of = dims[-1]
+        if to == inner * step_to and of == inner * step_of:
+            dims[-1] = size * inner, step_to, step_of
         elif size > 1:
             dims.append((size, to, of))
     return Piece(piece.dst, piece.src, *zip(*dims[::-1], strict=True))
@@ -97,12 +105,13 @@ def _joined(piece: Piece) -> Piece:
 
 def _fitting(piece: Piece) -> Iterator[Piece]:
     """The piece in parts that the kernel can count, each of few enough dims."""
-    far = [(size - 1) * max(strides) for size, *strides in zip(*piece[2:], strict=True)]
+    sides = zip(piece.sizes, piece.dst_strides, piece.src_strides, strict=True)
+    reaches = [(size - 1) * max(to, of) for size, to, of in sides]
     if len(piece.sizes) > DIMS:
         dim = min(range(len(piece.sizes) - 1), key=piece.sizes.__getitem__)
         parts = [piece.part(dim, place, 1) for place in range(piece.sizes[dim])]
-    elif sum(far) >= REACH:
-        dim = far.index(max(far))
+    elif sum(reaches) >= REACH:
+        dim = reaches.index(max(reaches))
         size = piece.sizes[dim]
         half = size // 2 // max(UNITS) * max(UNITS) or size // 2  # so that what is aligned stays so
         parts = [piece.part(dim, 0, half), piece.part(dim, half, size - half)]

@@ -68,4 +68,4 @@ def takes_addresses(communicator: Communicator) -> bool:
     `copies(pieces)` a list of `Piece`, copies that no other one depends on. Each gives a call that submits them together on the
     stream whose handle it is given (None on the CPU), as often as wanted.
     """
-    return hasattr(communicator, "posts")
+    return all(hasattr(communicator, name) for name in ("posts", "shares", "copies"))
