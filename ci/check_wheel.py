@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -67,7 +68,9 @@ def main() -> None:
     """Start the ranks; refuse a restripe that comes from a checkout, or company that the wheel must not need."""
     if not Path(restripe.__file__).is_relative_to(sys.prefix):
         raise SystemExit(f"expected restripe below {sys.prefix}, got {restripe.__file__}")
-    company = {"nccl", "numpy", "typer", "rich", "reshard_golden"} & {name.split(".")[0] for name in sys.modules}
+    if not resources.files("restripe.comm").joinpath("copy.cu").is_file():
+        raise SystemExit("expected the wheel to bring its copy kernel, restripe/comm/copy.cu, and it has none")
+    company = {"nccl", "cuda", "numpy", "typer", "rich", "reshard_golden"} & {name.split(".")[0] for name in sys.modules}
     if company:
         raise SystemExit(f"expected restripe to load with torch alone, got {sorted(company)}")
     with TemporaryDirectory() as directory:
