@@ -58,28 +58,21 @@ def tables(pieces: Sequence[Piece]) -> Iterator[tuple[Table, int]]:
         some = fitting[first : first + MOST]
         table, tiles = Table(count=len(some)), 0
         for entry, piece in zip(table.pieces, some, strict=False):
-            unit, total = _fill(entry, piece, tiles)
-            tiles += -(-total // (THREADS * UNITS[unit]))
+            _fill(entry, piece)
+            entry.tile = tiles
+            tiles += -(-entry.total // (THREADS * UNITS[entry.unit]))
         yield table, tiles
 
 
-def _fill(entry: _Entry, piece: Piece, tile: int) -> tuple[int, int]:
-    """Write the piece down; its unit, and how many there are."""
+def _fill(entry: _Entry, piece: Piece) -> None:
     unit = _unit(piece)
     dims = list(zip(piece.sizes, piece.dst_strides, piece.src_strides, strict=True))
     dims[-1] = piece.sizes[-1] // unit, unit, unit
-    sizes, *strides = zip(*[dim for dim in dims[::-1] if dim[0] > 1] or dims[:1], strict=True)
-    total, count = math.prod(sizes), len(sizes)
-    entry.dst, entry.src, entry.tile, entry.total, entry.unit, entry.dims = (
-        piece.dst,
-        piece.src,
-        tile,
-        total,
-        unit,
-        count,
-    )
-    entry.sizes[:count], (entry.dst_strides[:count], entry.src_strides[:count]) = sizes, strides
-    return unit, total
+    sizes, to, of = zip(*[dim for dim in dims[::-1] if dim[0] > 1] or dims[:1], strict=True)
+    count = len(sizes)
+    entry.dst, entry.src = piece.dst, piece.src
+    entry.total, entry.unit, entry.dims = math.prod(sizes), unit, count
+    entry.sizes[:count], entry.dst_strides[:count], entry.src_strides[:count] = sizes, to, of
 
 
 def _unit(piece: Piece) -> int:
