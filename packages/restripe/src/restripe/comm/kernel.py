@@ -77,5 +77,8 @@ def _done(told: tuple[Any, ...]) -> Any:
     """What a call of CUDA's gives beside its result."""
     result, *given = told
     if int(result):
-        raise RuntimeError(f"expected CUDA to copy strided pieces, and it told {result!r}")
+        raise RuntimeError(
+            f"expected CUDA to compile and launch restripe's copy kernel, and it told {result!r}; "
+            "see whether the driver and torch's CUDA know this GPU"
+        )
     return given[0] if given else None
