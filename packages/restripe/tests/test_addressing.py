@@ -18,7 +18,7 @@ from restripe.arguments import addresses
 from restripe.comm import Piece
 from restripe.program import Copy, Geometry, Program, Round, Span, Spread, View
 
-from .posting import copied, lying_at
+from .posting import copying, lying_at
 from .test_execution import TURN
 
 CPU = torch.device("cpu")
@@ -45,11 +45,7 @@ class Poster:
         return lambda stream: self.calls.append(("share", gathers, spreads, stream))
 
     def copies(self, pieces: Sequence[Piece]) -> Enqueue:
-        def copy(stream: Any) -> None:
-            for piece in pieces:
-                copied(piece)
-
-        return copy
+        return copying(pieces)
 
 
 def addressed(

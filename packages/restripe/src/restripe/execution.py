@@ -100,15 +100,7 @@ def members_of(replicas: Sequence[Any], split: int) -> Any:
 
 
 def _copy(copies: Sequence[Copy], memories: _Memories) -> None:
-    copy(
-        [memories[to.memory].view(to) for to, _ in copies],
-        [memories[of.memory].view(of) for _, of in copies],
-    )
-
-
-def copy(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
-    """Copy tensors into others of their sizes; many in one call, which may batch them."""
-    if len(into) > 1:
-        torch._foreach_copy_(into, out)
-    elif into:
-        into[0].copy_(out[0])
+    """All in one call, which may batch them."""
+    if copies:
+        into = [memories[to.memory].view(to) for to, _ in copies]
+        torch._foreach_copy_(into, [memories[of.memory].view(of) for _, of in copies])

@@ -16,7 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from restripe.comm import Piece, pieces
-from restripe.comm.pieces import DIMS, MOST, THREADS, UNITS, Table, tables
+from restripe.comm.pieces import DIMS, MACROS, MOST, THREADS, UNITS, Table, tables
+
+from ..posting import judge, piece  # noqa: TID252 - the tests above are in no package with a name
 
 SOURCE = Path(pieces.__file__).with_name("copy.cu")
 HARNESS = """
@@ -45,8 +47,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
         pytest.skip("needs g++")
     folder = tmp_path_factory.mktemp("kernel")
     (folder / "harness.cpp").write_text(HARNESS, "utf-8")
-    known = {"DIMS": DIMS, "MOST": MOST, "THREADS": THREADS} | {f"EACH_{unit}": each for unit, each in UNITS.items()}
-    options = [*(f"-D{name}={value}" for name, value in known.items()), f"-I{SOURCE.parent}", "-O1", "-w"]
+    options = [*(f"-D{name}={value}" for name, value in MACROS.items()), f"-I{SOURCE.parent}", "-O1", "-w"]
     options += ["-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
     target = folder / "kernel.so"
     subprocess.run([compiler, "-shared", "-fPIC", *options, str(folder / "harness.cpp"), "-o", str(target)], check=True)
@@ -57,13 +58,6 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
             library.launch(ctypes.byref(table), ctypes.c_uint(blocks))
 
     return made
-
-
-def piece(dst: torch.Tensor, src: torch.Tensor) -> Piece:
-    """The copy between two views."""
-    size = dst.element_size()
-    strides = ((*(step * size for step in one.stride()), 1) for one in (dst, src))
-    return Piece(dst.data_ptr(), src.data_ptr(), (*dst.shape, size), *strides)
 
 
 @st.composite
@@ -85,19 +79,6 @@ def pairs(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
     dtype = draw(st.sampled_from([torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128]))
     shape = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 3, 4, 16]), max_size=4)))
     return draw(views(dtype, shape)), draw(views(dtype, shape))
-
-
-def judge(make: Make, some: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """The copies are made as torch makes them, and no other byte is written."""
-    stores = [torch.empty(0, dtype=torch.uint8).set_(dst.untyped_storage()) for dst, _ in some]
-    for store in stores:
-        store.fill_(0xEE)
-    make([piece(*both) for both in some])
-    made = [store.clone() for store in stores]
-    for store, (dst, src) in zip(stores, some, strict=True):
-        store.fill_(0xEE)
-        dst.copy_(src)
-    assert all(map(torch.equal, made, stores))
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])

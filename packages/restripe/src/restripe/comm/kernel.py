@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from cuda.bindings import driver, nvrtc
 
-from restripe.comm.pieces import DIMS, MOST, THREADS, UNITS, Piece, tables
+from restripe.comm.pieces import MACROS, THREADS, Piece, tables
 
 
 class Kernel(NamedTuple):
@@ -63,8 +63,7 @@ def loaded(device: torch.device) -> Kernel:
 def _compiled(major: int, minor: int) -> bytes:
     """Machine code for devices of a compute capability."""
     source = resources.files("restripe.comm").joinpath("copy.cu").read_bytes()
-    known = {"DIMS": DIMS, "MOST": MOST, "THREADS": THREADS} | {f"EACH_{unit}": each for unit, each in UNITS.items()}
-    options = [f"--gpu-architecture=sm_{major}{minor}", *(f"-D{name}={value}" for name, value in known.items())]
+    options = [f"--gpu-architecture=sm_{major}{minor}", *(f"-D{name}={value}" for name, value in MACROS.items())]
     program = _done(nvrtc.nvrtcCreateProgram(source, b"copy.cu", 0, [], []))
     _done(nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options]))
     code = bytearray(_done(nvrtc.nvrtcGetCUBINSize(program)))

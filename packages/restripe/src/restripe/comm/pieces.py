@@ -13,6 +13,8 @@ DIMS = 6  # of a piece as the kernel takes it
 MOST = 39  # pieces a launch: as many as its arguments have room for, 4 KiB
 THREADS = 256  # a block
 UNITS = {16: 2, 8: 2, 4: 4, 2: 4, 1: 4}  # bytes that a thread copies at once, and how many times it does
+#: What copy.cu is compiled with.
+MACROS = {"DIMS": DIMS, "MOST": MOST, "THREADS": THREADS} | {f"EACH_{unit}": each for unit, each in UNITS.items()}
 REACH = 2**31  # bytes that a piece may span on either side: the kernel counts in 32 bits
 
 
