@@ -68,8 +68,8 @@ def main() -> None:
     """Start the ranks; refuse a restripe that comes from a checkout, or company that the wheel must not need."""
     if not Path(restripe.__file__).is_relative_to(sys.prefix):
         raise SystemExit(f"expected restripe below {sys.prefix}, got {restripe.__file__}")
-    if not resources.files("restripe.comm").joinpath("copy.cu").is_file():
-        raise SystemExit("expected the wheel to bring its copy kernel, restripe/comm/copy.cu, and it has none")
+    if not resources.files("restripe.transport").joinpath("copy.cu").is_file():
+        raise SystemExit("expected the wheel to bring its copy kernel, restripe/transport/copy.cu, and it has none")
     company = {"nccl", "numpy", "typer", "rich", "reshard_golden"} & {name.split(".")[0] for name in sys.modules}
     if company:
         raise SystemExit(f"expected restripe to load with torch alone, got {sorted(company)}")

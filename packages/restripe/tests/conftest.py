@@ -9,9 +9,9 @@ import pytest
 from hypothesis import settings
 
 from reshard_conformance.worlds.baton import Pool
-from restripe import registry
+from restripe.group import registry
 
-from .world import World
+from .helpers.world import World
 
 settings.register_profile("tests", deadline=None)  # how long a case takes is the machine's matter
 settings.load_profile("tests")

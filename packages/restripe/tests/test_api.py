@@ -25,13 +25,13 @@ from restripe.errors import (
     ShapeError,
     UnsupportedPlacementError,
 )
-from restripe.registry import state
+from restripe.group.registry import state
 from restripe.xferdtensor_python import xferdtensor_python_impl
 
 from .conftest import Worlds
-from .moves import Move, Side, bits
-from .views import permuted
-from .world import Group, World
+from .helpers.moves import Move, Side, bits
+from .helpers.views import permuted
+from .helpers.world import Group, World
 
 ROWS, COLUMNS = Side([0, 1], (0,)), Side([2, 1], (1,))
 MOVE = Move((6, 4), ROWS, COLUMNS)
@@ -202,7 +202,7 @@ def exchanges(world: World, rank: int = 0) -> int:
 
 @pytest.mark.requirement("RS-AGREE-4", "RS-CACHE-4")
 def test_first_agrees_once_on_each_kind_of_call(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("restripe.group.PLANS", 2)
+    monkeypatch.setattr("restripe.group.state.PLANS", 2)
     world = worlds(3)
     kinds = [
         MOVE,

@@ -17,8 +17,8 @@ from restripe.errors import LayoutError, MissingTensorError
 from restripe.xferdtensor_python import clear_xferdtensor_python_caches, xferdtensor_python_impl
 
 from .conftest import Worlds
-from .moves import Move, Side
-from .world import Group, World
+from .helpers.moves import Move, Side
+from .helpers.world import Group, World
 
 MOVE = Move((6, 4), Side([0, 1], (0,)), Side([[2], [3]], (None, 1)))
 

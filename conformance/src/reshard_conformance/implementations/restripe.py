@@ -21,7 +21,7 @@ from reshard_conformance.contract import (
     Work,
 )
 from restripe import errors
-from restripe.registry import state
+from restripe.group.registry import state
 from restripe.xferdtensor_python import clear_xferdtensor_python_caches, xferdtensor_python_impl
 
 KINDS: dict[type[BaseException], str] = {

@@ -25,7 +25,7 @@ from restripe.bench.contenders import GraphRefit, OneByOne, own
 from restripe.bench.ranks import Seat, why
 from restripe.bench.wires import Messages
 from restripe.bench.world import crowded
-from restripe.comm.nccl import NcclCommunicator
+from restripe.transport.nccl import NcclCommunicator
 
 BYTES = 1  # ncclUint8
 GOLDEN_LIMIT = 2**20  # it looks at the address of each element, on the CPU

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch.distributed.tensor import Shard
 
-from restripe.layout import Layout
+from restripe.layout.mesh import Layout
 
-JUDGE = Path(__file__).parents[2] / "tests" / "planning" / "judge.py"
+JUDGE = Path(__file__).parents[2] / "tests" / "helpers" / "judge.py"
 
 
 def load(path: Path = JUDGE) -> ModuleType:

@@ -1,11 +1,11 @@
 """Exact resharding of distributed tensors between layouts."""
 
 from restripe.api import Refit, Resharder, clear_caches, reshard
-from restripe.arguments import Item, TensorRef
-from restripe.joining import join
-from restripe.layout import Layout, Mesh
-from restripe.segmented import Segmented
-from restripe.streams import Work
+from restripe.execution.streams import Work
+from restripe.group.inputs import Item, TensorRef
+from restripe.layout.mesh import Layout, Mesh
+from restripe.layout.segmented import Segmented
+from restripe.transport.join import join
 
 __all__ = [
     "Item",

@@ -10,15 +10,15 @@ from typing import Any, Self
 
 import torch
 
-from restripe.arguments import PLAIN, SIDES, Item, Told, Whole, about, check_ranks, read_all
-from restripe.call import STAGING_BYTES, Check, Options, Submission, at
 from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError
-from restripe.layout import Layout, counted
-from restripe.links import Links
-from restripe.moving import GIVEN, move, side_of
-from restripe.placements import check_segments
-from restripe.registry import default_group, state, states
-from restripe.streams import Work
+from restripe.execution.streams import Work
+from restripe.group.call import STAGING_BYTES, Check, Options, Submission, at
+from restripe.group.communicators import Links
+from restripe.group.inputs import PLAIN, SIDES, Item, Told, Whole, about, check_ranks, read_all
+from restripe.group.moving import GIVEN, move, side_of
+from restripe.group.registry import default_group, state, states
+from restripe.layout.mesh import Layout, counted
+from restripe.layout.placements import check_segments
 
 
 def reshard(

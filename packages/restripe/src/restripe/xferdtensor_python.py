@@ -8,7 +8,7 @@ from typing import Any
 from torch.distributed.tensor.placement_types import Placement
 
 from restripe.api import clear_caches
-from restripe.moving import move
+from restripe.group.moving import move
 
 __all__ = ["clear_xferdtensor_python_caches", "xferdtensor_python_impl"]
 

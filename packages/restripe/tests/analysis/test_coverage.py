@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from restripe.analysis.coverage import Flaw, flaw, merged, within
-from restripe.cuts import Interval, Intervals, Region
+from restripe.layout.chunked import Interval, Intervals, Region
 
 REGIONS = st.integers(0, 3).flatmap(lambda dims: st.tuples(*[st.sets(st.integers(0, 5))] * dims))
 

@@ -16,10 +16,11 @@ from restripe.analysis.simulation import Simulation, ordered, simulate
 from restripe.analysis.spelling import layout
 from restripe.analysis.totals import Totals
 from restripe.analysis.traffic import PlanFaultError, plans, relabelled, traffic
-from restripe.layout import Host
-from restripe.planning import RankPlan, turns
+from restripe.layout.mesh import Host
+from restripe.planning.balance import turns
+from restripe.planning.plan import RankPlan
 
-from ..planning.drawings import Drawn, drawings, hosted  # noqa: TID252 - the tests above are in no package with a name
+from ..helpers.drawings import Drawn, drawings, hosted
 
 MAPPINGS = [
     ("qwen3-4b", "DP8", "TP8"),

@@ -10,10 +10,10 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from restripe.analysis import spelling
 from restripe.analysis.spelling import SpellingError
-from restripe.layout import Layout, Mesh
-from restripe.segmented import Segmented
+from restripe.layout.mesh import Layout, Mesh
+from restripe.layout.segmented import Segmented
 
-from ..planning.drawings import Drawn, drawings  # noqa: TID252 - the tests above are in no package with a name
+from ..helpers.drawings import Drawn, drawings
 
 
 def test_the_forms_of_a_layout() -> None:

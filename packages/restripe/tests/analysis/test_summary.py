@@ -13,7 +13,7 @@ from restripe.analysis.models import parameters
 from restripe.analysis.simulation import simulate
 from restripe.analysis.summary import amount, by_kind, figures, holders, verdict
 from restripe.analysis.totals import Totals
-from restripe.planning import Holders
+from restripe.planning.plan import Holders
 
 MOVES = moves(parameters("qwen3-4b"), Degrees.of("TP2xDP4"), Degrees.of("TP4xDP2"))
 TOTALS = simulate(MOVES)

@@ -13,9 +13,9 @@ from restripe.analysis.mapping import Move
 from restripe.analysis.spelling import layout
 from restripe.analysis.totals import Totals, bound
 from restripe.analysis.traffic import plans, traffic
-from restripe.planning import Holders, Reason
+from restripe.planning.plan import Holders, Reason
 
-from ..planning.drawings import Drawn, drawings  # noqa: TID252 - the tests above are in no package with a name
+from ..helpers.drawings import Drawn, drawings
 
 
 def counted(*drawn: Move) -> Totals:

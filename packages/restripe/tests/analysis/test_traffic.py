@@ -23,11 +23,11 @@ from restripe.analysis.traffic import (
     relabelled,
     traffic,
 )
-from restripe.cuts import Intervals, Region
-from restripe.layout import Layout, Mesh
-from restripe.planning import RankPlan
+from restripe.layout.chunked import Intervals, Region
+from restripe.layout.mesh import Layout, Mesh
+from restripe.planning.plan import RankPlan
 
-from ..planning.drawings import Drawn, drawings  # noqa: TID252 - the tests above are in no package with a name
+from ..helpers.drawings import Drawn, drawings
 
 World = dict[int, RankPlan]
 

@@ -13,8 +13,8 @@ from restripe.analysis.mapping import Move
 from restripe.analysis.spelling import layout
 from restripe.bench.rows import DTYPE, Row
 
-from ..conftest import Worlds  # noqa: TID252 - the tests above are in no package with a name
-from ..world import Group  # noqa: TID252
+from ..conftest import Worlds
+from ..helpers.world import Group
 
 __all__ = ["Event", "Group", "Record", "Stream", "Worlds", "exchange", "gather", "gpu", "point", "row"]
 

@@ -16,7 +16,7 @@ from restripe.bench.case import Case
 from restripe.bench.contenders import GraphRefit, OneByOne, own
 from restripe.bench.rows import Row, between
 from restripe.bench.wires import ModuleWire
-from restripe.registry import state
+from restripe.group.registry import state
 from restripe.xferdtensor_python import xferdtensor_python_impl
 
 from .conftest import Group, Record, Worlds, exchange, gather, point

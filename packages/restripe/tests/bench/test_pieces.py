@@ -13,7 +13,7 @@ from restripe.analysis.mapping import Move
 from restripe.bench.case import shard
 from restripe.bench.pieces import Box, Way, box, holders, numel, route, staging, view
 from restripe.bench.rows import Row, rows
-from restripe.layout import Layout
+from restripe.layout.mesh import Layout
 
 from .conftest import row
 

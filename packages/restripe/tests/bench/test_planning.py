@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from restripe.bench.planning import SHAPE, lookups, measure, moves, table
-from restripe.registry import states
+from restripe.group.registry import states
 
 
 def test_every_move_and_every_look_up_is_timed() -> None:

@@ -11,7 +11,7 @@ from gpu_bench.targets import Verdict
 from restripe.bench.crossing import Crossing
 from restripe.bench.results import Spread, Timing
 
-from .samples import result, timing
+from ..helpers.samples import result, timing
 
 DOCS = Path(gpu_bench.__file__).parents[4] / "docs" / "performance.md"
 ORIGIN: dict[str, Any] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpu_bench.plot import MANY, plot
 
-from .samples import result
+from ..helpers.samples import result
 
 
 def test_rows_with_raw_are_drawn(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from plan_bench.quadratic import load, world_plan
 from restripe.bench.planning import moves
-from restripe.planning import plan
+from restripe.planning.planner import plan
 
 SHAPE = (64, 32)
 

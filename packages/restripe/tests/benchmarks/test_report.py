@@ -11,7 +11,7 @@ from gpu_bench.targets import Verdict
 from restripe.bench.crossing import Crossing
 from restripe.bench.results import Spread
 
-from .samples import result, timing
+from ..helpers.samples import result, timing
 
 ORIGIN = {"nccl": "2.30.7"}
 

@@ -21,7 +21,7 @@ from gpu_bench.targets import (
 )
 from restripe.bench.rows import between, rows
 
-from .samples import result, timing
+from ..helpers.samples import result, timing
 
 BOUND = Bound(1, "row", "reshard", "raw", "host_us", 1.3)
 

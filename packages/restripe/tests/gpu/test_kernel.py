@@ -10,14 +10,14 @@ from functools import partial
 import pytest
 import torch
 
-from restripe.comm import Piece
+from restripe.transport.copy_tables import Piece
 
 if torch.cuda.device_count() == 0:
     pytest.skip("needs a GPU", allow_module_level=True)
 
-from restripe.comm.kernel import copies, loaded
+from restripe.transport.copy_kernel import copies, loaded
 
-from ..posting import judge, piece  # noqa: TID252 - the tests above are in no package with a name
+from ..helpers.posting import judge, piece
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128)

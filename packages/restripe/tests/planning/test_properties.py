@@ -8,11 +8,12 @@ from itertools import combinations
 import pytest
 from hypothesis import example, given, settings
 
-from restripe.cuts import Region
-from restripe.planning import Message, RankPlan, Reason, plan, planner
+from restripe.layout.chunked import Region
+from restripe.planning.plan import Message, RankPlan, Reason
+from restripe.planning.planner import plan, planner
 
-from .drawings import Drawn, box, drawings, larger
-from .judge import Box, Shape, Side, Transfer, WorldPlan, groups, judge, meet, owned, volume
+from ..helpers.drawings import Drawn, box, drawings, larger
+from ..helpers.judge import Box, Shape, Side, Transfer, WorldPlan, groups, judge, meet, owned, volume
 
 LAYOUTS = 20_000
 

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from restripe.planning import Message, Part, RankPlan, plan, rounds
+from restripe.planning.plan import Message, RankPlan
+from restripe.planning.planner import plan
+from restripe.planning.rounds import Part, rounds
 
-from .drawings import Drawn, box, drawings, larger
-from .judge import Box, Side, contiguous, meet, volume
+from ..helpers.drawings import Drawn, box, drawings, larger
+from ..helpers.judge import Box, Side, contiguous, meet, volume
 
 OPERATIONS = 8
 SPLIT_COLUMNS = Drawn(4, (4, 64), Side((2,), (0, 1), (1,)), Side((2,), (2, 3), (0,)))

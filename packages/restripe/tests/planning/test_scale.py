@@ -10,8 +10,9 @@ import pytest
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
-from restripe.layout import Layout, Mesh
-from restripe.planning import RankPlan, Reason, plan
+from restripe.layout.mesh import Layout, Mesh
+from restripe.planning.plan import RankPlan, Reason
+from restripe.planning.planner import plan
 
 WORLDS = [64, 1024, 4096, 16384]
 Layouts = tuple[Layout, Layout]

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate, Shard
 
-from restripe.layout import Layout, Mesh
-from restripe.planning import Holders, RankPlan, holders, plan
+from restripe.layout.mesh import Layout, Mesh
+from restripe.planning.plan import Holders, RankPlan
+from restripe.planning.planner import holders, plan
 
-from .drawings import EVEN_SIZES, FITTING, ORDERS, Drawn, box, drawings, hosted, side, sizes
-from .judge import Box, Side, groups
+from ..helpers.drawings import EVEN_SIZES, FITTING, ORDERS, Drawn, box, drawings, hosted, side, sizes
+from ..helpers.judge import Box, Side, groups
 
 
 @st.composite

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from restripe.cuts import Interval, Intervals, Region
+from restripe.layout.chunked import Interval, Intervals, Region
 
 
 class Flaw(NamedTuple):

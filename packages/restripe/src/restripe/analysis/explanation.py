@@ -13,9 +13,9 @@ from restripe.analysis.spelling import told, written
 from restripe.analysis.summary import amount, balance, holders, predicted
 from restripe.analysis.totals import Totals
 from restripe.analysis.traffic import Members, busiest_peers, contiguous, numel, plans, rebuilding, traffic, writes
-from restripe.cuts import Region
-from restripe.layout import Layout
-from restripe.planning import RankPlan
+from restripe.layout.chunked import Region
+from restripe.layout.mesh import Layout
+from restripe.planning.plan import RankPlan
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from restripe.analysis.models import Parameter
 from restripe.analysis.spelling import SpellingError, filled
-from restripe.layout import Layout
+from restripe.layout.mesh import Layout
 
 _DEGREE = re.compile(r"(PP|DP|EP|ETP|TP)(\d+)")
 

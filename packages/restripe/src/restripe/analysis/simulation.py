@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from restripe.analysis.mapping import Move
 from restripe.analysis.totals import Totals
 from restripe.analysis.traffic import PlanFaultError, Traffic, plans, relabelled, traffic
-from restripe.layout import Host, Layout, Mesh
-from restripe.planning import turns
+from restripe.layout.mesh import Host, Layout, Mesh
+from restripe.planning.balance import turns
 
 Key = tuple[Layout, Layout, tuple[int, ...], int]
 

@@ -10,8 +10,8 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-from restripe.layout import Layout, Mesh
-from restripe.segmented import Segmented
+from restripe.layout.mesh import Layout, Mesh
+from restripe.layout.segmented import Segmented
 
 _SHARD = re.compile(r"S(?:\((-?\d+)\)|(\d+))")
 _STRIDED = re.compile(r"SS\((-?\d+),\s*(\d+)\)")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from restripe.analysis.cost import Prediction, Rates, predict
 from restripe.analysis.mapping import Move
 from restripe.analysis.traffic import Members, Traffic, loads
-from restripe.planning import Holders, Reason, holders
+from restripe.planning.plan import Holders, Reason
+from restripe.planning.planner import holders
 
 
 @dataclass

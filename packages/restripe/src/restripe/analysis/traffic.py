@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from restripe.analysis.coverage import flaw, merged, within
-from restripe.cuts import Intervals, Region, lengths
-from restripe.layout import Layout
-from restripe.planning import RankPlan, Reason, planner
+from restripe.layout.chunked import Intervals, Region, lengths
+from restripe.layout.mesh import Layout
+from restripe.planning.plan import RankPlan, Reason
+from restripe.planning.planner import planner
 
 Members = tuple[int, ...]
 Plans = Mapping[int, RankPlan]

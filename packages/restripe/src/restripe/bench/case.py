@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import Shard
 
 from restripe.bench.rows import DTYPE, Row, Shape
-from restripe.layout import Layout
+from restripe.layout.mesh import Layout
 
 _FIRST, _SECOND = -7046029254386353131, -4658895280553007687  # odd, so that multiplying loses nothing
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from restripe.api import Resharder, reshard
-from restripe.arguments import Item, TensorRef
 from restripe.bench.calls import Call, Contender, Ready, Unfit, captured
 from restripe.bench.case import Case
 from restripe.bench.pieces import Way
 from restripe.bench.raw import Raw
 from restripe.bench.rows import DTYPE
 from restripe.bench.wires import Wire
+from restripe.group.inputs import Item, TensorRef
 from restripe.xferdtensor_python import xferdtensor_python_impl
 
 

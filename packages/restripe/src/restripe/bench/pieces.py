@@ -16,7 +16,7 @@ from torch.distributed.tensor import Shard
 
 from restripe.analysis.mapping import Move
 from restripe.bench.rows import Row
-from restripe.layout import Layout
+from restripe.layout.mesh import Layout
 
 SMALL = 2**13  # bytes; a shard of no more is not worth a collective call
 Box = tuple[tuple[int, int], ...]  # for each tensor dim the first index and the one after the last

@@ -20,9 +20,9 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from restripe.api import Resharder, clear_caches, reshard
-from restripe.arguments import Item, TensorRef
-from restripe.layout import Layout, Mesh
-from restripe.planning import plan
+from restripe.group.inputs import Item, TensorRef
+from restripe.layout.mesh import Layout, Mesh
+from restripe.planning.planner import plan
 from restripe.xferdtensor_python import xferdtensor_python_impl
 
 SHAPE = (65536, 32768)  # divides by every power of two up to the largest worlds

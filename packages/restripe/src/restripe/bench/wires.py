@@ -10,7 +10,7 @@ from typing import Protocol, Self
 import torch
 
 from restripe.bench.calls import Call
-from restripe.comm import Communicator
+from restripe.transport.protocol import Communicator
 
 Messages = Sequence[tuple[torch.Tensor, int]]  # bytes and the other rank
 

@@ -19,7 +19,6 @@ import torch
 from torch import multiprocessing
 from torch._C._distributed_c10d import TCPStore
 
-from restripe import comm
 from restripe.api import Resharder
 from restripe.bench.calls import Contender
 from restripe.bench.clock import Clock, Gate
@@ -28,7 +27,8 @@ from restripe.bench.ranks import CROWDED, PATIENCE, Seat, play
 from restripe.bench.results import Result
 from restripe.bench.rows import Row
 from restripe.bench.wires import ModuleWire
-from restripe.comm import Communicator
+from restripe.transport import connect as comm
+from restripe.transport.protocol import Communicator
 
 HOST = "127.0.0.1"
 LEAVE = 20.0  # seconds for a process to end by itself

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from restripe.cuts import Region
+from restripe.layout.chunked import Region
 
 
 class Reason(StrEnum):

@@ -14,13 +14,13 @@ from itertools import product
 from operator import itemgetter
 from typing import NamedTuple
 
-from restripe.cuts import Coordinates, Cuts, Region, lengths, unravel
-from restripe.layout import Layout
-from restripe.partition import Partition, Place
-from restripe.planning.meeting import Chunks, Hit, Meeting, meeting
+from restripe.layout.chunked import Coordinates, Cuts, Region, lengths, unravel
+from restripe.layout.mesh import Layout
+from restripe.layout.partition import Partition, Place
+from restripe.layout.piecewise import Runs
+from restripe.planning.overlaps import Chunks, Hit, Meeting, meeting
 from restripe.planning.plan import FanOut, FanOutKind, Holders, Message, RankPlan, Reason, Width
-from restripe.planning.shape import View, decide, grid, striped, views
-from restripe.runs import Runs
+from restripe.planning.strategy import View, decide, grid, striped, views
 
 
 def plan(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, turn: int = 0) -> RankPlan:

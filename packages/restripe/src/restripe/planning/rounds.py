@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from restripe.cuts import Region, cut, lengths
+from restripe.layout.chunked import Region, cut, lengths
 from restripe.planning.plan import Message, RankPlan
 
 OPERATIONS = 2048  # sends and receives of one rank in one group

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from restripe.analysis.drawing.colours import Colours
 from restripe.analysis.drawing.maps import Piece, View, draw_map, owners
-from restripe.cuts import Region
+from restripe.layout.chunked import Region
 
 HALVES: dict[int, Region] = {0: (((0, 2),), ((0, 4),), ((0, 6),)), 1: (((2, 4),), ((0, 4),), ((0, 6),))}
 BLOCKS: dict[int, Region] = {0: (((0, 4),), ((0, 4),), ((0, 3),)), 1: (((0, 4),), ((0, 4),), ((3, 6),))}

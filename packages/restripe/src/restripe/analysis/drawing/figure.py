@@ -15,7 +15,7 @@ from restripe.analysis.drawing.matrix import PAD, draw_matrix
 from restripe.analysis.mapping import Move
 from restripe.analysis.spelling import SpellingError, told, written
 from restripe.analysis.traffic import numel, rebuilding, writes
-from restripe.planning import RankPlan
+from restripe.planning.plan import RankPlan
 
 KINDS = (".svg", ".png")
 TITLE = {"fontsize": 10, "linespacing": 1.5, "pad": PAD}

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from restripe.analysis.drawing.colours import DARK, PALE, Colours, disc
-from restripe.cuts import Interval, Region
+from restripe.layout.chunked import Interval, Region
 
 Box = tuple[Interval, Interval]
 WIDTH, HEIGHT = 250.0, 250.0  # of a map, in points: what discs have to fit into

@@ -1,0 +1,1 @@
+"""Groups: what restripe remembers for each process group."""

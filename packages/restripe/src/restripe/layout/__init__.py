@@ -1,0 +1,1 @@
+"""Layouts: what each rank owns of a tensor."""

@@ -1,0 +1,1 @@
+"""Transport: how bytes cross between ranks."""
