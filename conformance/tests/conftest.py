@@ -16,7 +16,7 @@ from reshard_conformance.worlds.sim import SimWorld
 settings.register_profile("tests", deadline=None)  # how long a case takes is the machine's matter
 settings.load_profile("tests")
 
-PLUGINS = str(Path(__file__).parent / "plugins")
+PLUGINS = str(Path(__file__).parent / "helpers")
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +37,6 @@ def sim() -> Iterator[SimWorld]:
 @pytest.fixture(scope="session")
 def gloo(plugins: str) -> Iterator[GlooWorld]:
     """Three processes: enough for a split that leaves some out."""
-    world = GlooWorld(registry.place_of, size=3, limit=5.0)
+    world = GlooWorld(registry.place_of, size=3, limit=60.0)
     yield world
     world.close()

@@ -13,14 +13,14 @@ from typing import Protocol
 import pytest
 from typer.testing import CliRunner
 
-from reshard_conformance.cases import Case, Clear, Fault, Side, load, packaged, save
+from reshard_conformance.case.files import Case, Clear, Fault, Side, load, packaged_files, save
 from reshard_conformance.cli import app
 from reshard_conformance.contract import Profile
-from reshard_conformance.mutants import devices
-from reshard_conformance.mutants.zoo import MUTANTS
+from reshard_conformance.mutants import device_hunt
+from reshard_conformance.mutants.sim_hunt import MUTANTS
 from reshard_conformance.profiles import PROPERTIES
-from reshard_conformance.replay import needs
-from reshard_conformance.requirements import requirements
+from reshard_conformance.run.replay import needed_profiles
+from reshard_conformance.verdict.requirements import requirements
 
 GOOD = Case(2, (4, 6), "float32", Side((0,), ("S(0)",)), Side((1,), ("S(1)",)), name="good")
 UNEVEN = Case(2, (3,), "float32", Side((0, 1), ("S(0)",)), Side((1,), ("R",)), name="uneven")
@@ -46,8 +46,8 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
     """Runs a command in an empty folder, with little to play."""
     few = {"exact": (1, 6, 40), "strided": (1, 5, 20), "segmented": (1, 5, 20)}
     few |= dict.fromkeys(("models", "submissions", "soak"), (0, 0, 0))
-    monkeypatch.setattr("reshard_conformance.plan.AMOUNTS", {"sim": few})
-    monkeypatch.setattr("reshard_conformance.plan.OTHERS", {"sim": (1, 1, 8)})
+    monkeypatch.setattr("reshard_conformance.run.plan.AMOUNTS", {"sim": few})
+    monkeypatch.setattr("reshard_conformance.run.plan.DEFAULT_AMOUNTS", {"sim": (1, 1, 8)})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*filter(None, sys.path)])  # a command adds its folder
 
@@ -160,8 +160,8 @@ def test_what_is_asked_for_wrongly_is_exit_code_2(invoke: Invoke, arguments: tup
 
 def test_replay_counts_and_tells_what_is_not_claimed(invoke: Invoke) -> None:
     result = invoke("replay", "--implementation", "golden")
-    scripts = [script for path in packaged() for script in load(path)]
-    missing = sum(len(script) for script in scripts if Profile.AGREEMENT in needs(script))
+    scripts = [script for path in packaged_files() for script in load(path)]
+    missing = sum(len(script) for script in scripts if Profile.AGREEMENT in needed_profiles(script))
     assert f"not claimed (agreement): {missing}: " in result.output
     assert re.fullmatch(r"\d+ passed, 0 failed", last(result))
     assert result.exit_code == 0
@@ -181,6 +181,19 @@ def test_replay_of_nothing_is_a_failure(invoke: Invoke, tmp_path: Path) -> None:
     assert "not claimed (agreement): 1" in result.output
     assert last(result) == "0 passed, 0 failed"
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--property", "exact")])
+def test_replay_without_a_case_says_where_it_looked(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("reshard_conformance.run.replay.packaged_files", tuple)
+    (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
+    for arguments, place in (((), "data/cases; name a"), (("empty.jsonl",), "looked in empty.jsonl; name a")):
+        result = invoke("replay", *arguments, "--implementation", "golden", *options)
+        assert result.exit_code == 2
+        assert place in " ".join(result.output.split())
+        assert "passed" not in result.output
 
 
 def test_a_malformed_case_names_file_field_and_what_was_expected(invoke: Invoke, tmp_path: Path) -> None:
@@ -235,11 +248,11 @@ def test_breaks_of_devices_need_a_device(invoke: Invoke, monkeypatch: pytest.Mon
 
 
 def test_a_break_that_survives_is_told(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = tuple(one for one in devices.BREAKS if one.kind.name in {"writer", "quiet"})
-    harmless = devices.Break(devices.Unrecorded, "exact", 2)
-    for breaks, line, code in ((few, "2 caught, 0 not", 0), ((*few, harmless), "2 caught, 1 not", 1)):
-        monkeypatch.setattr(devices, "BREAKS", breaks)
-        monkeypatch.setattr(devices, "EXAMPLES", 10)
+    few = tuple(target for target in device_hunt.TARGETS if target.mutant.name in {"writer", "quiet"})
+    harmless = device_hunt.Target(device_hunt.Unrecorded, "exact", 2)
+    for targets, line, code in ((few, "2 caught, 0 not", 0), ((*few, harmless), "2 caught, 1 not", 1)):
+        monkeypatch.setattr(device_hunt, "TARGETS", targets)
+        monkeypatch.setattr(device_hunt, "EXAMPLES", 10)
         result = invoke("mutants", "--world", "gloo", "--report", "there")
         assert result.output.splitlines()[-1] == line
         assert result.exit_code == code

@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from reshard_conformance.registry import world
-from reshard_conformance.replay import replay
+from reshard_conformance.run.replay import replay_cases
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
@@ -28,5 +28,5 @@ def test_printed_cases_pass(page: str, steps: list[int], tmp_path: Path) -> None
     for block, count in zip(blocks, steps, strict=True):
         file = tmp_path / ("seq_printed.jsonl" if count > 1 else "printed.json")
         file.write_text(block, encoding="utf-8")
-        outcomes = [played.outcome for played in replay("golden", world("sim"), [file])]
+        outcomes = [played.outcome for played in replay_cases("golden", world("sim"), [file])]
         assert [outcome and outcome.verdict for outcome in outcomes] == ["pass"] * count

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from reshard_conformance.cases import packaged
+from reshard_conformance.case.files import packaged_files
 
 pytest_plugins = ["pytester"]
 
@@ -31,7 +31,7 @@ def elsewhere(pytester: pytest.Pytester) -> pytest.Pytester:
 def test_packaged_cases_are_parameters(elsewhere: pytest.Pytester) -> None:
     result = elsewhere.runpytest_subprocess(*OPTIONS, "--reshard-implementation", "golden", "-rs")
     outcomes = result.parseoutcomes()
-    assert outcomes["passed"] + outcomes["skipped"] == len(packaged())
+    assert outcomes["passed"] + outcomes["skipped"] == len(packaged_files())
     assert "failed" not in outcomes
     result.stdout.fnmatch_lines(["*not claimed: agreement*"])
 

@@ -12,7 +12,7 @@ import pytest
 from reshard_conformance import registry
 from reshard_conformance.contract import Claims, Level, Profile
 from reshard_conformance.registry import RegistryError, known, load, place_of, world
-from reshard_conformance.worlds.nccl import lacking
+from reshard_conformance.worlds.nccl import missing_requirement
 
 
 def test_golden_is_built_in() -> None:
@@ -75,7 +75,7 @@ def test_claims_are_the_contracts_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", registry.WORLDS)
 def test_worlds_have_names(name: str) -> None:
-    if name == "nccl" and lacking():
+    if name == "nccl" and missing_requirement():
         with pytest.raises(RegistryError, match=r"world 'nccl' needs (a GPU|nccl4py)"):
             world(name)
         return
@@ -90,9 +90,7 @@ def test_an_unknown_world_is_an_error_that_says_what_to_type() -> None:
 
 
 def test_no_implementation_is_imported_before_it_is_named() -> None:
-    code = (
-        "import sys, reshard_conformance.replay; print([name for name in sys.modules if name.startswith('restripe')])"
-    )
+    code = "import sys, reshard_conformance.run.replay; print([name for name in sys.modules if name.startswith('restripe')])"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "[]"
 

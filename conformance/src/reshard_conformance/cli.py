@@ -14,25 +14,35 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from reshard_conformance import display, report, suite
-from reshard_conformance.cases import CaseError, packaged
-from reshard_conformance.cases import load as load_scripts
+from reshard_conformance import registry
+from reshard_conformance.case.files import CaseError
 from reshard_conformance.contract import Profile
-from reshard_conformance.environment import environment
-from reshard_conformance.generator import Space
-from reshard_conformance.mutants import devices
+from reshard_conformance.generate.cases import Space
+from reshard_conformance.mutants import device_hunt
 from reshard_conformance.mutants.plain import Plain
-from reshard_conformance.mutants.zoo import MUTANTS, hunt
-from reshard_conformance.plan import LAYOUTS
+from reshard_conformance.mutants.sim_hunt import MUTANTS, hunt
 from reshard_conformance.profiles import PROPERTIES
-from reshard_conformance.registry import RegistryError, known, load
-from reshard_conformance.registry import world as make_world
-from reshard_conformance.replay import replay as replay_files
-from reshard_conformance.requirements import requirements
-from reshard_conformance.search import Bench, Finding, Halt
-from reshard_conformance.suite import SuiteError
-from reshard_conformance.templates import scaffold
-from reshard_conformance.waivers import WaiverError, load_waivers
+from reshard_conformance.registry import RegistryError
+from reshard_conformance.report.console import (
+    print_device_hunts,
+    print_failed_step,
+    print_heading,
+    print_kill,
+    print_lists,
+    print_result,
+    print_unused_waivers,
+    show_progress,
+)
+from reshard_conformance.report.environment import environment
+from reshard_conformance.report.files import verify_report, write_failures, write_report
+from reshard_conformance.report.templates import scaffold
+from reshard_conformance.run import suite
+from reshard_conformance.run.plan import NCCL_LAYOUTS
+from reshard_conformance.run.replay import NoCasesError, find_scripts, replay_cases
+from reshard_conformance.run.suite import SuiteError
+from reshard_conformance.search.bench import Bench, Finding, SearchHalted
+from reshard_conformance.verdict.requirements import requirements
+from reshard_conformance.verdict.waivers import WaiverError, load_waivers
 from reshard_conformance.worlds import World
 
 __all__ = ["app"]
@@ -44,12 +54,12 @@ FAILURES = Path("reshard-failures")
 
 @app.callback()
 def main() -> None:
-    # An adapter may lie in the current folder, as with python -m; last, so that it hides nothing that is installed.
+    # An adapter may be in the current folder, as with python -m. Last, so that it hides nothing that is installed.
     sys.path.append(str(Path.cwd()))
 
 
 class Effort(StrEnum):
-    """How much is played."""
+    """The amount that a run plays."""
 
     QUICK = "quick"
     FULL = "full"
@@ -63,11 +73,11 @@ Name = Annotated[
 
 
 @contextmanager
-def usage() -> Iterator[None]:
-    """What was asked for wrongly is one sentence and exit code 2."""
+def usage_errors() -> Iterator[None]:
+    """Print an error of the user's as one sentence, and exit with code 2."""
     try:
         yield
-    except (RegistryError, SuiteError, WaiverError, CaseError) as error:
+    except (RegistryError, SuiteError, WaiverError, CaseError, NoCasesError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
 
@@ -92,17 +102,17 @@ def run(
             min=1, help="Worker processes; one a processor by default, and in nccl four for each eight GPUs or fewer."
         ),
     ] = None,
-    layouts: Annotated[int, typer.Option(min=1, help="About how many layouts to draw in nccl.")] = LAYOUTS,
+    layouts: Annotated[int, typer.Option(min=1, help="About how many layouts to draw in nccl.")] = NCCL_LAYOUTS,
 ) -> None:
-    """Judge an implementation by all that it claims; exit code 0 only with a certificate."""
+    """Judge an implementation by its claims; exit code 0 only with a certificate."""
     console = Console(highlight=False)
-    with usage():
-        found = load(implementation)
+    with usage_errors():
+        subject = registry.load(implementation)
         excuses = () if waivers is None else load_waivers(waivers)
         fresh = secrets.randbits(24) if seed is None else seed
-        display.heading(console, found, environment(), fresh)
-        with display.progress(console) as tell:
-            result = suite.run(
+        print_heading(console, subject, environment(), fresh)
+        with show_progress(console) as on_update:
+            result = suite.run_suite(
                 str(implementation),
                 tuple(world.split(",")),
                 None if profiles is None else parse_profiles(profiles),
@@ -112,15 +122,15 @@ def run(
                 jobs=jobs,
                 layouts=layouts,
                 waivers=excuses,
-                tell=tell,
+                on_update=on_update,
             )
     folder = FAILURES if report_dir is None else report_dir
     if report_dir is not None:
-        report.write(result, report_dir, str(implementation))
+        write_report(result, report_dir, str(implementation))
     elif result.failures:
-        report.write_failures(result.failures, folder)
-    display.outcome(console, result, str(implementation), folder)
-    display.unused(console, excuses, result)
+        write_failures(result.failures, folder)
+    print_result(console, result, str(implementation), folder)
+    print_unused_waivers(console, excuses, result)
     typer.echo(result.line)
     raise typer.Exit(result.exit_code)
 
@@ -145,20 +155,20 @@ def replay(
     """Play case files again; exit code 0 when some passed and none failed."""
     console = Console(highlight=False)
     passed = failed = 0
-    missing: dict[str, list[str]] = {}
-    with usage():
-        found = load(implementation)
-        suite.check_worlds((world,), str(implementation), found.claims)
-        with closing(make_world(world)) as place:
-            for name, faults, needed in replays(files, str(implementation), place, prop):
+    not_claimed: dict[str, list[str]] = {}
+    with usage_errors():
+        subject = registry.load(implementation)
+        suite.check_worlds((world,), str(implementation), subject.claims)
+        with closing(registry.world(world)) as opened:
+            for name, faults, needed in replays(files or None, str(implementation), opened, prop):
                 if needed:
-                    missing.setdefault(needed, []).append(name)
+                    not_claimed.setdefault(needed, []).append(name)
                 elif faults is None:
                     passed += 1
                 else:
                     failed += 1
-                    display.failed(console, name, faults)
-    for needed, names in missing.items():
+                    print_failed_step(console, name, faults)
+    for needed, names in not_claimed.items():
         console.print(f"not claimed ({needed}): {len(names)}: {', '.join(names)}", soft_wrap=True)
     typer.echo(f"{passed} passed, {failed} failed")
     raise typer.Exit(0 if passed and not failed else 1)
@@ -167,87 +177,88 @@ def replay(
 def replays(
     files: list[Path] | None, name: str, world: World, prop: str | None
 ) -> Iterator[tuple[str, Sequence[str] | None, str]]:
-    """Each replayed step (with a property: each script): its name, its faults or None, and profiles that it lacks."""
+    """Yield the name, the faults (None: it passed) and the profiles not claimed of each step, or with a property of each script."""
     if prop is not None:
-        yield from judged(files, name, world, prop)
+        yield from judge_scripts(files, name, world, prop)
         return
-    for step in replay_files(name, world, files):
+    for step in replay_cases(name, world, files):
         outcome = step.outcome
         faults = None if outcome is None or outcome.verdict == "pass" else (outcome.verdict, *outcome.faults)
         yield step.name, faults, ", ".join(profile.value for profile in step.missing)
 
 
-def judged(
+def judge_scripts(
     files: list[Path] | None, name: str, world: World, prop: str
 ) -> Iterator[tuple[str, Sequence[str] | None, str]]:
     if prop not in PROPERTIES:
         raise SuiteError(f"property {prop!r} is not known; --property can name {', '.join(PROPERTIES)}")
-    for path in packaged() if files is None else files:
-        for script in load_scripts(path):
-            bench = Bench(world, name, Space(), traced=PROPERTIES[prop].traced)
-            with closing(bench):
-                try:
-                    PROPERTIES[prop].judge(bench, script)
-                except (Finding, Halt):
-                    yield path.name, (bench.found.verdict, *bench.found.faults) if bench.found else (), ""
-                else:
-                    yield path.name, None, ""
+    for path, script in find_scripts(files):
+        bench = Bench(world, name, Space(), traced=PROPERTIES[prop].traced)
+        with closing(bench):
+            try:
+                PROPERTIES[prop].judge(bench, script)
+            except (Finding, SearchHalted):
+                yield path.name, (bench.finding.verdict, *bench.finding.faults) if bench.finding else (), ""
+            else:
+                yield path.name, None, ""
 
 
 @app.command("list")
 def list_all() -> None:
     """Show the implementations, the properties of the suite and the requirements."""
-    display.lists(Console(highlight=False), known(), list(PROPERTIES.values()), requirements())
+    print_lists(Console(highlight=False), registry.known(), list(PROPERTIES.values()), requirements())
 
 
 @app.command()
 def mutants(
     names: Annotated[list[str] | None, typer.Argument(help="Only these; by default all, and the unbroken one.")] = None,
-    folder: Annotated[Path | None, typer.Option("--report", help="Write the shrunk case of each kill here.")] = None,
-    world: Annotated[str, typer.Option(help="sim, or nccl for the breaks that a device has to show.")] = "sim",
+    folder: Annotated[
+        Path | None, typer.Option("--report", help="Write the shrunk case of each killed mutant here.")
+    ] = None,
+    world: Annotated[str, typer.Option(help="sim, or nccl for the mutants that only a device shows.")] = "sim",
 ) -> None:
-    """Hunt broken implementations: exit code 0 when the suite kills every one and passes what they break."""
+    """Hunt broken implementations; exit code 0 when the suite fails each of them and passes the unbroken one."""
     if world != "sim":
-        raise typer.Exit(0 if hunt_breaks(world, FAILURES if folder is None else folder) else 1)
+        raise typer.Exit(0 if hunt_on_devices(world, FAILURES if folder is None else folder) else 1)
     unknown = sorted(set(names or ()) - set(MUTANTS))
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r} is no mutant; there are {', '.join(MUTANTS)}")
     killed = survived = 0
     for kind in [MUTANTS[name] for name in names or MUTANTS]:
         kill = hunt(kind)
-        display.hunted(kind, kill)
+        print_kill(kind, kill)
         killed, survived = killed + (kill.failure is not None), survived + (kill.failure is None)
         if folder is not None and kill.failure is not None:
-            report.write_failures([kill.failure], folder)
+            write_failures([kill.failure], folder)
     sound = True
     if not names:
         kill = hunt(Plain)
-        display.hunted(Plain, kill)
+        print_kill(Plain, kill)
         sound = kill.failure is None
     typer.echo(f"{killed} killed, {survived} survived{'' if sound else ', and so was what they break'}")
     raise typer.Exit(0 if killed and sound and not survived else 1)
 
 
-def hunt_breaks(name: str, folder: Path) -> bool:
-    """Hunt the breaks of devices; whether each was killed, and what they break was not."""
+def hunt_on_devices(name: str, folder: Path) -> bool:
+    """Hunt the mutants of devices; return True if each was killed and the unbroken implementation passed."""
     console = Console(highlight=False, width=200)
-    found = []
-    with usage(), closing(make_world(name, limit=devices.LIMIT)) as world:
-        for one in devices.hunts(world):
-            found.append(one)
-            typer.echo(f"{one.word}: {one.kind.name} ({one.sought.prop}, {one.scripts} scripts)")
-    report.write_failures([one.failure for one in found if one.failure is not None], folder)
-    display.hunts(console, found, folder)
-    broken = [one for one in found if one.kind.breaks]
-    killed = sum(one.good for one in broken)
-    typer.echo(f"{killed} caught, {len(broken) - killed} not")
-    return all(one.good for one in found)
+    results = []
+    with usage_errors(), closing(registry.world(name, limit=device_hunt.STEP_LIMIT)) as world:
+        for result in device_hunt.hunt_all(world):
+            results.append(result)
+            typer.echo(f"{result.verdict}: {result.mutant.name} ({result.target.prop}, {result.scripts} scripts)")
+    write_failures([result.failure for result in results if result.failure is not None], folder)
+    print_device_hunts(console, results, folder)
+    broken = [result for result in results if result.mutant.breaks]
+    caught = sum(result.as_expected for result in broken)
+    typer.echo(f"{caught} caught, {len(broken) - caught} not")
+    return all(result.as_expected for result in results)
 
 
 @app.command()
 def verify(folder: Annotated[Path, typer.Argument(metavar="REPORT", help="The folder of a report.")]) -> None:
-    """Say whether a report is whole and its verdict follows from it."""
-    faults = report.verify(folder)
+    """Verify that a report is whole and that its verdict follows from it."""
+    faults = verify_report(folder)
     for fault in faults:
         typer.echo(fault)
     typer.echo("broken report" if faults else "whole report")
@@ -259,7 +270,7 @@ def new(
     name: Annotated[str, typer.Argument(help="The package to write, such as mylib_conformance.")],
     into: Annotated[Path, typer.Option(help="Where its folder goes.")] = Path(),
 ) -> None:
-    """Write a package with an adapter for an implementation; it runs as it is, over the reference."""
+    """Write a package with an adapter for an implementation; at first it adapts the reference."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise typer.BadParameter(f"expected a name of a Python package in small letters, got {name!r}")
     if (into / name).exists():

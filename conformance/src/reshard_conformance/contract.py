@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from torch.distributed.tensor.placement_types import Placement
@@ -30,6 +30,8 @@ __all__ = [
     "MeshReference",
     "Placements",
     "Profile",
+    "ReshardCall",
+    "SideArguments",
     "Stream",
     "TensorReference",
     "Work",
@@ -199,9 +201,8 @@ class MeshReference(Protocol):
         """The number of mesh dims."""
 
 
-#: One tensor of a batch: name, then the first six arguments of `Implementation.reshard`.
-Item: TypeAlias = tuple[
-    str,
+#: The first six arguments of a `ReshardCall`: tensor, mesh and placements of the source, then of the destination.
+SideArguments: TypeAlias = tuple[
     TensorReference | None,
     MeshReference,
     Placements,
@@ -209,6 +210,28 @@ Item: TypeAlias = tuple[
     MeshReference,
     Placements,
 ]
+
+#: One tensor of a batch: its name, then its side arguments.
+Item: TypeAlias = tuple[str, *SideArguments]
+
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class ReshardCall(Protocol[Result_co]):
+    """A method with the eight arguments of a reshard."""
+
+    def __call__(
+        self,
+        src_tensor: TensorReference | None,
+        src_mesh: MeshReference,
+        src_placement: Placements,
+        dst_tensor: TensorReference | None,
+        dst_mesh: MeshReference,
+        dst_placement: Placements,
+        process_group: Group,
+        stream: Stream | None = None,
+    ) -> Result_co:
+        """Reshard one tensor."""
 
 
 class Implementation(Protocol):
@@ -226,17 +249,8 @@ class Implementation(Protocol):
     def claims(self) -> Claims:
         """What it claims."""
 
-    def reshard(
-        self,
-        src_tensor: TensorReference | None,
-        src_mesh: MeshReference,
-        src_placement: Placements,
-        dst_tensor: TensorReference | None,
-        dst_mesh: MeshReference,
-        dst_placement: Placements,
-        process_group: Group,
-        stream: Stream | None = None,
-    ) -> None:
+    @property
+    def reshard(self) -> ReshardCall[None]:
         """Fill the destination's local tensors from the source's; return when a CPU destination is complete."""
 
     def clear_caches(self, group: Group) -> None:
@@ -268,17 +282,8 @@ class Work(Protocol):
 class Handing(Protocol):
     """The hook of profile streams, for implementations that give work handles."""
 
-    def reshard_work(
-        self,
-        src_tensor: TensorReference | None,
-        src_mesh: MeshReference,
-        src_placement: Placements,
-        dst_tensor: TensorReference | None,
-        dst_mesh: MeshReference,
-        dst_placement: Placements,
-        process_group: Group,
-        stream: Stream | None = None,
-    ) -> Work:
+    @property
+    def reshard_work(self) -> ReshardCall[Work]:
         """Do as `reshard` does, and give a handle."""
 
 

@@ -1,4 +1,4 @@
-"""Finds what `package.module:attribute` names."""
+"""Loads the object that `package.module:attribute` names."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ __all__ = ["LoadError", "locate"]
 
 
 class LoadError(ValueError):
-    """Nothing is there; says which part of the name leads nowhere."""
+    """An object that cannot be loaded; says which part of its name fails."""
 
 
 def locate(place: str) -> object:
-    """The object at `package.module:attribute`, where the attribute may have dots."""
+    """Return the object at `package.module:attribute`; the attribute may have dots."""
     module, _, attribute = place.partition(":")
     try:
-        found: object = importlib.import_module(module)
+        loaded: object = importlib.import_module(module)
     except ImportError as error:
         raise LoadError(f"{place}: module {module!r} cannot be imported ({error})") from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(loaded, part):
             raise LoadError(f"{place}: {module!r} has no attribute {attribute!r}")
-        found = getattr(found, part)
-    return found
+        loaded = getattr(loaded, part)
+    return loaded

@@ -1,11 +1,11 @@
-"""The pytest layer: options that name an implementation and a world, and the packaged cases as parameters.
+"""The pytest plug-in: options that name an implementation and a world, and the packaged cases as parameters.
 
 A test that takes the fixtures `reshard_case` and `reshard_replay` runs once for each packaged case file:
 
     def test_packaged_cases(reshard_case, reshard_replay):
         reshard_replay(reshard_case)
 
-The plug-in is loaded into every pytest of an environment that has the suite, so what is heavy is imported where it is used.
+Every pytest of an environment that has the suite loads the plug-in, so heavy modules are imported where they are used.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ __all__ = ["reshard_implementation", "reshard_replay", "reshard_world"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The two options."""
+    """Add the two options."""
     group = parser.getgroup("reshard", "conformance of an implementation of reshard")
     group.addoption("--reshard-implementation", metavar="NAME", help="a known name or package.module:attribute")
     group.addoption("--reshard-world", metavar="WORLD", default="sim", help="sim or gloo; sim by default")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker by which a test says what it shows."""
+    """Register the marker that names the requirements which a test shows."""
     config.addinivalue_line(
         "markers", "requirement(id, ...): the requirements of the specification that this test shows"
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One call a packaged case file, by its name."""
+    """Run a test that takes `reshard_case` once per packaged case file."""
     if "reshard_case" in metafunc.fixturenames:
-        from reshard_conformance.cases import packaged  # noqa: PLC0415 - heavy, see above
+        from reshard_conformance.case.files import packaged_files  # noqa: PLC0415 - heavy, see above
 
-        metafunc.parametrize("reshard_case", packaged(), ids=lambda path: path.stem)
+        metafunc.parametrize("reshard_case", packaged_files(), ids=lambda path: path.stem)
 
 
 @pytest.fixture(scope="session")
 def reshard_implementation(request: pytest.FixtureRequest) -> str:
-    """The name that --reshard-implementation gives."""
+    """Return the name that --reshard-implementation gives."""
     name = request.config.getoption("--reshard-implementation")
     if not name:
         raise pytest.UsageError("no implementation is named: type --reshard-implementation NAME")
@@ -56,7 +56,7 @@ def reshard_implementation(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def reshard_world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """The world that --reshard-world names, kept for the whole session."""
+    """Yield the world that --reshard-world names, for the whole session."""
     from reshard_conformance import registry  # noqa: PLC0415 - heavy, see above
 
     with closing(registry.world(request.config.getoption("--reshard-world"))) as world:
@@ -65,11 +65,11 @@ def reshard_world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.fixture
 def reshard_replay(reshard_implementation: str, reshard_world: World) -> Callable[[Path], None]:
-    """Plays a case file: fails where a step does, skips a file that needs profiles which are not claimed."""
-    from reshard_conformance.replay import replay  # noqa: PLC0415 - heavy, see above
+    """Return a function that replays a case file: it fails where a step does, and skips a file whose profiles are not claimed."""
+    from reshard_conformance.run.replay import replay_cases  # noqa: PLC0415 - heavy, see above
 
     def play(path: Path) -> None:
-        steps = list(replay(reshard_implementation, reshard_world, [path]))
+        steps = list(replay_cases(reshard_implementation, reshard_world, [path]))
         faults = [
             f"{step.name}: {step.outcome.verdict}: {'; '.join(step.outcome.faults)}"
             for step in steps

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import entry_points
 
 from reshard_conformance.contract import Claims, Implementation
 from reshard_conformance.loading import LoadError, locate
 from reshard_conformance.worlds import World
 from reshard_conformance.worlds.gloo import GlooWorld
-from reshard_conformance.worlds.nccl import LIMIT, NcclWorld, lacking
+from reshard_conformance.worlds.nccl import STEP_LIMIT, NcclWorld, missing_requirement
 from reshard_conformance.worlds.sim import SimWorld
 
 __all__ = ["BUILT_IN", "GROUP", "WORLDS", "RegistryError", "known", "load", "place_of", "world"]
 
 #: Implementations whose adapters come with this package, each in the module of its name.
 BUILT_IN = ("restripe", "golden")
-#: The entry point group in which other distributions announce theirs.
+#: The entry point group in which other distributions register theirs.
 GROUP = "reshard_conformance.implementations"
 #: The names of the worlds.
 WORLDS = ("sim", "gloo", "nccl")
@@ -24,17 +25,17 @@ MEMBERS = ("name", "version", "claims", "reshard", "clear_caches", "error_kind")
 
 
 class RegistryError(ValueError):
-    """No implementation or world of that name; says what to type."""
+    """An unknown name of an implementation or a world; says what to type."""
 
 
 def known() -> dict[str, str]:
-    """The names that can be given here, each with where it leads (package.module:attribute)."""
+    """Return the known names of implementations, each with its place (package.module:attribute)."""
     places = {name: f"reshard_conformance.implementations.{name}:implementation" for name in BUILT_IN}
     return places | {point.name: point.value for point in entry_points(group=GROUP) if point.name not in places}
 
 
 def place_of(name: str | None) -> str:
-    """Where the implementation of that name is, as package.module:attribute; RegistryError when it is not known."""
+    """Return the place of an implementation as package.module:attribute. Raises RegistryError for an unknown name."""
     if not name:
         raise RegistryError(f"no implementation is named: type --implementation NAME, {choices()}")
     place = name if ":" in name else known().get(name)
@@ -44,30 +45,30 @@ def place_of(name: str | None) -> str:
 
 
 def load(name: str | None) -> Implementation:
-    """The implementation of that name; RegistryError when there is none or it lacks a member of the contract."""
+    """Return the implementation of a name. Raises RegistryError where there is none, or one that lacks members of the contract."""
     try:
-        found = locate(place_of(name))
+        implementation = locate(place_of(name))
     except LoadError as error:
         raise RegistryError(f"implementation {name!r} cannot be loaded: {error}") from error
-    missing = [member for member in MEMBERS if not hasattr(found, member)]
+    missing = [member for member in MEMBERS if not hasattr(implementation, member)]
     if missing:
-        raise RegistryError(f"implementation {name!r}: {found!r} lacks {', '.join(missing)} of the contract")
-    if not isinstance(getattr(found, "claims", None), Claims):
+        raise RegistryError(f"implementation {name!r}: {implementation!r} lacks {', '.join(missing)} of the contract")
+    if not isinstance(getattr(implementation, "claims", None), Claims):
         raise RegistryError(f"implementation {name!r}: expected its claims to be a contract.Claims")
-    return found  # type: ignore[return-value]  # its members were looked up one by one
+    return implementation  # type: ignore[return-value]  # its members were looked up one by one
 
 
-def world(name: str, gpus: Sequence[int] | None = None, *, alone: bool = True, limit: float = LIMIT) -> World:
-    """A new world of that name, nccl on these GPUs (all when None), alone on them or not; RegistryError when there is none here.
+def world(name: str, gpus: Sequence[int] | None = None, *, alone: bool = True, limit: float = STEP_LIMIT) -> World:
+    """Return a new world. Raises RegistryError for an unknown name, or where this machine cannot run it.
 
-    limit: seconds after which nccl's ranks are killed in a step.
+    For nccl only: gpus, all when None; alone: no other world uses them; limit: seconds that a step may take.
     """
     if name == "sim":
-        return SimWorld(load)
+        return SimWorld(cache(load))  # sessions are many, and a look at the entry points reads every distribution
     if name == "gloo":
-        return GlooWorld(place_of)
+        return GlooWorld(cache(place_of))
     if name == "nccl":
-        missing = lacking()
+        missing = missing_requirement()
         if missing:
             raise RegistryError(missing)
         return NcclWorld(place_of, gpus, limit=limit, alone=alone)

@@ -7,11 +7,11 @@ from contextlib import closing
 
 import pytest
 
-from reshard_conformance.generator import Space
+from reshard_conformance.generate.cases import Space
 from reshard_conformance.mutants.calls import Call, Refusal
 from reshard_conformance.mutants.plain import Message, Plain
 from reshard_conformance.profiles import PROPERTIES
-from reshard_conformance.search import Bench, Finding, search
+from reshard_conformance.search.bench import Bench, Finding, search
 from reshard_conformance.worlds.sim import SimWorld
 
 
@@ -40,7 +40,7 @@ class Wrong(Favourite):
 
 
 def found(world: SimWorld, kind: type[Plain], name: str) -> Finding | None:
-    with closing(Bench(world, kind(), Space(), renew=kind)) as bench:
+    with closing(Bench(world, kind(), Space(), make_implementation=kind)) as bench:
         return search(PROPERTIES[name], bench, 1, 1, 40)
 
 

@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from reshard_conformance.cases import Batch, Case, Destroy, Flow, Side, dump, parse
+from reshard_conformance.case.files import Batch, Case, Destroy, Side, StreamScenario, dump, parse
+from reshard_conformance.case.steps import STREAM_USAGES
 from reshard_conformance.contract import Profile
-from reshard_conformance.generator import Space
-from reshard_conformance.playing import Outcome, RankReport
+from reshard_conformance.generate.cases import Space
+from reshard_conformance.judge.large_tensors import is_large
+from reshard_conformance.judge.outcomes import Outcome, RankReport
+from reshard_conformance.judge.trace import Event
 from reshard_conformance.profiles import PROPERTIES, efficient, large, soak, streams
-from reshard_conformance.search import Bench, Finding, Script, open_groups
-from reshard_conformance.steps import SCENES
-from reshard_conformance.trace import Event
-from reshard_conformance.vast import is_vast
+from reshard_conformance.search.bench import Bench, Finding, Script, open_groups
 
 SPACE = Space((2, 3, 4))
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(streams.flows(SPACE, SCENES))
+@given(streams.flows(SPACE, STREAM_USAGES))
 def test_flows_are_cold_or_warm_and_survive_a_file(script: Script) -> None:
     *before, flow = script
-    assert isinstance(flow, Flow)
+    assert isinstance(flow, StreamScenario)
     assert set(before) <= {flow.cases[0]}
     assert [parse(dump(step)) for step in script] == list(script)
 
@@ -40,7 +40,7 @@ def test_calls_are_warm_once_every_holder_has_had_its_turn() -> None:
 @given(streams.neighbours(SPACE))
 def test_neighbours_are_two_groups_on_two_streams(script: Script) -> None:
     flow = script[-1]
-    assert isinstance(flow, Flow)
+    assert isinstance(flow, StreamScenario)
     assert {(case.group, stream) for case, stream in zip(flow.cases, flow.streams, strict=True)} == {(0, 1), (1, 2)}
     assert open_groups(script) == [0, 1]
 
@@ -53,17 +53,17 @@ def test_every_scene_is_drawn_by_some_property() -> None:
             @settings(deadline=None, derandomize=True, max_examples=60, database=None)
             @given(prop.draws(SPACE, ()))  # type: ignore[attr-defined]  # all of them are Drawn
             def look(script: Script) -> None:
-                drawn.update(step.scene for step in script if isinstance(step, Flow))
+                drawn.update(step.usage for step in script if isinstance(step, StreamScenario))
 
             look()
-    assert drawn == set(SCENES)
+    assert drawn == set(STREAM_USAGES)
 
 
 @pytest.mark.requirement("RS-LAYOUT-9", "RS-BATCH-5")
 @settings(database=None)
 @given(large.vast(SPACE), large.vast_batch(SPACE))
 def test_large_cases_exceed_what_32_bits_count(script: Script, batches: Script) -> None:
-    assert all(isinstance(step, Case) and is_vast(step) for step in script)
+    assert all(isinstance(step, Case) and is_large(step) for step in script)
     rows, columns = large.SHAPE
     assert rows * columns > 2**31
     assert isinstance(batches[0], Batch)

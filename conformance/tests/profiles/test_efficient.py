@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from reshard_conformance.cases import Case, Side
-from reshard_conformance.playing import RankReport
+from reshard_conformance.case.files import Case, Side
+from reshard_conformance.judge.outcomes import RankReport
+from reshard_conformance.judge.trace import Event
 from reshard_conformance.profiles.efficient import staging, traffic
-from reshard_conformance.trace import Event
 
 ROWS, COLUMNS = Side((0, 1), ("S(0)",)), Side((0, 1), ("S(1)",))
 PAIR = Side((2, 3), ("R",))

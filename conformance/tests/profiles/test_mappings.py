@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from reshard_conformance import registry
-from reshard_conformance.cases import Case
+from reshard_conformance.case.files import Case
+from reshard_conformance.case.models import MAPPINGS, mapping_cases
 from reshard_conformance.contract import Level
-from reshard_conformance.coverage import level
-from reshard_conformance.generator import Space
+from reshard_conformance.generate.cases import Space
+from reshard_conformance.generate.coverage import case_level
 from reshard_conformance.implementations.golden import Golden
-from reshard_conformance.models import MAPPINGS, cases
 from reshard_conformance.profiles.mappings import PROPERTIES
-from reshard_conformance.search import Bench, Finding
+from reshard_conformance.search.bench import Bench, Finding
 from reshard_conformance.worlds.sim import SimWorld
 
 (MODELS,) = PROPERTIES
@@ -43,13 +43,13 @@ def played(world: SimWorld, number: int, claimed: Level = Level.L3) -> int:
 
 
 def test_each_seed_plays_one_mapping(world: SimWorld) -> None:
-    wanted = [len(list(cases(mapping))) for mapping in MAPPINGS]
+    wanted = [len(list(mapping_cases(mapping))) for mapping in MAPPINGS]
     assert [played(world, number) for number in (5, 1, 2, 8, 4)] == wanted
 
 
 def test_a_lower_level_is_spared_what_is_beyond_it(world: SimWorld) -> None:
-    within = [case for case in cases(MAPPINGS[2]) if level(case) <= Level.L1]
-    assert played(world, 2, Level.L1) == len(within) < len(list(cases(MAPPINGS[2])))
+    within = [case for case in mapping_cases(MAPPINGS[2]) if case_level(case) <= Level.L1]
+    assert played(world, 2, Level.L1) == len(within) < len(list(mapping_cases(MAPPINGS[2])))
 
 
 def test_a_shard_left_alone_is_found_and_named(world: SimWorld) -> None:

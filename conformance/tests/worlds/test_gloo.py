@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from reshard_conformance import registry
-from reshard_conformance.cases import Batch, Case, Clear, Destroy, Fault, Side, Step
+from reshard_conformance.case.files import Batch, Case, Clear, Destroy, Fault, Side, Step
 from reshard_conformance.worlds.gloo import GlooWorld
 
 CASE = Case(3, (7, 2), "int16", Side((0, 1, 2), ("S(0)",), "sliced"), Side((2, 0), ("S(1)",), "transposed"))
@@ -60,7 +60,7 @@ def test_a_refusal_is_judged_by_the_trace_too(gloo: GlooWorld) -> None:
         (
             "waiting",
             "hang",
-            ["rank 0 did not end within 1 s: ", "rank 1 did not end within 1 s: ", "strange.py", "(first)"],
+            ["rank 0 did not end within 1 s: ", "rank 1 did not end within 1 s: ", "strange.py", "(before_call)"],
         ),
         ("dying", "fail", ["rank 1 died with exit code 3"]),
         ("raising", "hang", ["rank 1: raised ZeroDivisionError: odd one out", "rank 0 did not end"]),

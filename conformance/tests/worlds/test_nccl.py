@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from reshard_conformance import suite, workers
-from reshard_conformance.cases import Case, Flow, Side
+from reshard_conformance.case.files import Case, Side, StreamScenario
 from reshard_conformance.contract import Level
-from reshard_conformance.plan import Chunk
-from reshard_conformance.trace import Log
+from reshard_conformance.judge.trace import EventLog
+from reshard_conformance.run import suite, workers
+from reshard_conformance.run.plan import Chunk
 from reshard_conformance.worlds import nccl
-from reshard_conformance.worlds.calllog import CallLog
+from reshard_conformance.worlds.call_log import CallLog
 from reshard_conformance.worlds.gloo import GlooWorld
-from reshard_conformance.worlds.ranks import Opening
+from reshard_conformance.worlds.rank_server import OpenSession
 
 
 class Handle:
@@ -34,53 +34,53 @@ class Handle:
 
 def pretend(monkeypatch: pytest.MonkeyPatch, **members: Any) -> None:
     """Put something with these members in the place of the module that imports nccl4py."""
-    monkeypatch.setitem(sys.modules, "reshard_conformance.worlds.nccltransport", SimpleNamespace(**members))
+    monkeypatch.setitem(sys.modules, "reshard_conformance.worlds.nccl_transport", SimpleNamespace(**members))
 
 
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nccl.NcclRank:
-    """A rank process without a GPU, in which communicators meet at once."""
+    """A rank process without a GPU, in which communicators create_communicator at once."""
 
-    def meet(store: object, key: str, rank: int, size: int) -> Handle:
+    def create_communicator(store: object, key: str, rank: int, size: int) -> Handle:
         return Handle(key)
 
     def wrapped(handle: Handle) -> Any:
         return SimpleNamespace(handle=handle, rank=1, size=3)
 
-    pretend(monkeypatch, meet=meet, NcclCommunicator=wrapped)
+    pretend(monkeypatch, create_communicator=create_communicator, NcclCommunicator=wrapped)
     return nccl.NcclRank(1, HashStore(), torch.device("cpu"), CallLog(tmp_path / "log"))
 
 
-def opened(process: nccl.NcclRank, size: int = 3) -> nccl.NcclHost:
-    return nccl.NcclHost(process, Opening(0, size, "", traced=True, timeout=1.0))
+def open_host(process: nccl.NcclRank, size: int = 3) -> nccl.NcclHost:
+    return nccl.NcclHost(process, OpenSession(0, size, "", traced=True, timeout=1.0))
 
 
 def test_a_new_group_gets_a_communicator_that_was_given_back(process: nccl.NcclRank) -> None:
-    host = opened(process)
-    first, second = (host.make(serial, Log()) for serial in range(2))
+    host = open_host(process)
+    first, second = (host.make(serial, EventLog()) for serial in range(2))
     host.release(first, cleared=True)
-    third = host.make(2, Log())
+    third = host.make(2, EventLog())
     assert third is not first
     assert third.nccl_communicator is first.nccl_communicator
     assert third.nccl_communicator is not second.nccl_communicator
-    assert process.log.known[third.nccl_communicator.ptr].name == "2"
+    assert process.log.communicators[third.nccl_communicator.ptr].name == "2"
 
 
 def test_sessions_of_one_size_share_communicators(process: nccl.NcclRank) -> None:
-    host = opened(process)
-    group = host.make(0, Log())
+    host = open_host(process)
+    group = host.make(0, EventLog())
     host.close(clear=True)
-    assert opened(process, 2).make(0, Log()).nccl_communicator is not group.nccl_communicator
-    assert opened(process).make(0, Log()).nccl_communicator is group.nccl_communicator
+    assert open_host(process, 2).make(0, EventLog()).nccl_communicator is not group.nccl_communicator
+    assert open_host(process).make(0, EventLog()).nccl_communicator is group.nccl_communicator
 
 
 def test_after_a_failure_communicators_are_aborted_and_the_next_meet_anew(process: nccl.NcclRank) -> None:
-    host = opened(process)
-    group = host.make(0, Log())
+    host = open_host(process)
+    group = host.make(0, EventLog())
     host.close(clear=False)
     assert group.nccl_communicator.aborted
-    assert group.nccl_communicator.ptr not in process.log.known
-    assert opened(process).make(0, Log()).nccl_communicator.key != group.nccl_communicator.key
+    assert group.nccl_communicator.ptr not in process.log.communicators
+    assert open_host(process).make(0, EventLog()).nccl_communicator.key != group.nccl_communicator.key
 
 
 @pytest.mark.parametrize(
@@ -89,16 +89,16 @@ def test_after_a_failure_communicators_are_aborted_and_the_next_meet_anew(proces
 def test_ranks_share_gpus_where_nccl_lets_them(
     monkeypatch: pytest.MonkeyPatch, gpus: int, version: int, most: int
 ) -> None:
-    pretend(monkeypatch, version=lambda: version)
-    assert nccl.most(gpus) == most
+    pretend(monkeypatch, nccl_version=lambda: version)
+    assert nccl.max_ranks(gpus) == most
 
 
 @pytest.mark.parametrize(("gpus", "sets"), [(2, [2]), (8, [8]), (12, [8]), (16, [8, 8])])
 def test_gpus_are_dealt_out_in_disjoint_sets(monkeypatch: pytest.MonkeyPatch, gpus: int, sets: list[int]) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    found = nccl.shares()
-    assert [len(one) for one in found] == sets
-    assert len({gpu for one in found for gpu in one}) == sum(sets)
+    sets_of_gpus = nccl.gpu_sets()
+    assert [len(gpu_set) for gpu_set in sets_of_gpus] == sets
+    assert len({gpu for gpu_set in sets_of_gpus for gpu in gpu_set}) == sum(sets)
 
 
 def test_chunks_of_nccl_go_to_a_worker_with_gpus_alone() -> None:
@@ -130,7 +130,7 @@ def test_pools_share_gpus_where_more_are_asked_for(
     monkeypatch.setattr("os.cpu_count", lambda: 6)
     worlds = ["nccl"] * 5 + ["sim"] * 9
     chunks = [Chunk(world, "exact", (2,), place, 1, 1) for place, world in enumerate(worlds)]
-    assert workers.dealt(chunks, jobs) == dealt
+    assert workers.worker_gpus(chunks, jobs) == dealt
 
 
 @pytest.mark.requirement("RS-CACHE-13")
@@ -141,36 +141,36 @@ def test_memory_of_other_processes_counts_only_where_there_are_none(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (40, 100))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 7)
     process.alone = alone
-    assert opened(process).held() == held
+    assert open_host(process).held() == held
 
 
 def test_the_driver_is_told_where_it_is_known(tmp_path: Path) -> None:
     file = tmp_path / "version"
-    assert nccl.driver(file) == "not known"
+    assert nccl.driver_version(file) == "not known"
     file.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.82.07  Release Build\n")
-    assert nccl.driver(file) == "580.82.07"
+    assert nccl.driver_version(file) == "580.82.07"
 
 
 def test_without_a_gpu_a_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(suite.SuiteError, match="world 'nccl' needs a GPU"):
-        suite.run("golden", ("nccl",))
+        suite.run_suite("golden", ("nccl",))
 
 
 def test_too_many_ranks_for_an_older_nccl_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    pretend(monkeypatch, version=lambda: 22809)
+    pretend(monkeypatch, nccl_version=lambda: 22809)
     claims = SimpleNamespace(level=Level.L3)
-    assert suite.sizes_in("nccl", claims, None) == (2,)  # type: ignore[arg-type]
+    assert suite.world_sizes("nccl", claims, None) == (2,)  # type: ignore[arg-type]
     with pytest.raises(suite.SuiteError, match=r"1 to 2 ranks at L3, not \(8,\); ranks share a GPU with NCCL 2.30"):
-        suite.sizes_in("nccl", claims, (8,))  # type: ignore[arg-type]
+        suite.world_sizes("nccl", claims, (8,))  # type: ignore[arg-type]
 
 
 @pytest.mark.requirement("RS-STREAM-1")
 def test_a_flow_needs_a_device(gloo: GlooWorld) -> None:
     case = Case(2, (3,), "int8", Side((0,), ("R",)), Side((1,), ("R",)))
     with gloo.open(2, "golden") as session:
-        outcome = session.play(Flow((case,), (1,), "given"))
+        outcome = session.play(StreamScenario((case,), (1,), "given"))
         after = session.play(case)
     assert outcome.verdict == "unsupported"
     assert after.verdict == "pass"

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from reshard_conformance import registry
-from reshard_conformance.cases import Case, CaseError, Clear, Destroy, Fault, Side
+from reshard_conformance.case.files import Case, CaseError, Clear, Destroy, Fault, Side
 from reshard_conformance.contract import Claims, Group, Level, Profile
-from reshard_conformance.playing import Outcome
+from reshard_conformance.judge.outcomes import Outcome
 from reshard_conformance.worlds.sim import SimWorld
 from reshard_golden import reshard
 

@@ -21,7 +21,7 @@ from reshard_conformance.contract import (
     Work,
 )
 from restripe import errors
-from restripe.group.registry import state
+from restripe.group.registry import state_of
 from restripe.xferdtensor_python import clear_xferdtensor_python_caches, xferdtensor_python_impl
 
 KINDS: dict[type[BaseException], str] = {
@@ -38,7 +38,7 @@ KINDS: dict[type[BaseException], str] = {
 }
 
 
-class Carried:
+class GroupHandle:
     """A group known by its communicator alone (nccl4py's, if it has one), with the check mode that restripe reads from it."""
 
     def __init__(self, group: Group) -> None:
@@ -56,7 +56,7 @@ class Restripe:
     claims = Claims(Level.L3, frozenset(Profile) - {Profile.FAULTS})
 
     def __init__(self) -> None:
-        self._carried: weakref.WeakKeyDictionary[Group, Carried] = weakref.WeakKeyDictionary()
+        self._group_handles: weakref.WeakKeyDictionary[Group, GroupHandle] = weakref.WeakKeyDictionary()
 
     def reshard(
         self,
@@ -96,14 +96,14 @@ class Restripe:
 
     def reshard_many(self, items: Sequence[Item], group: Group) -> None:
         """Through a prepared refit; each rank names only the sides that it has."""
-        known, sources, destinations = [], {}, {}
+        prepared, sources, destinations = [], {}, {}
         for name, src, src_mesh, src_placement, dst, dst_mesh, dst_placement in items:
             tensor = dst if src is None else src
             if tensor is None:
                 continue
             src_layout = restripe.Layout(restripe.Mesh.of(src_mesh), src_placement)
             dst_layout = restripe.Layout(restripe.Mesh.of(dst_mesh), dst_placement)
-            known.append(
+            prepared.append(
                 restripe.Item(
                     name,
                     tensor.shape,
@@ -113,37 +113,37 @@ class Restripe:
                 )
             )
             sources[name], destinations[name] = src, dst
-        restripe.Resharder(self._group(group)).prepare(known).run(sources, destinations)
+        restripe.Resharder(self._group(group)).prepare(prepared).run(sources, destinations)
 
     def clear_caches(self, group: Group) -> None:
-        """Clear what the group has, by either of its names."""
-        for one in self._names(group):
-            clear_xferdtensor_python_caches(one)
+        """Clear the caches of the group under each handle that restripe was given for it."""
+        for handle in self._handles(group):
+            clear_xferdtensor_python_caches(handle)
 
     def set_check(self, group: Group, mode: str) -> None:
-        """From now on the group's calls carry the mode."""
-        self._carry(group).check = mode
+        """Set the check mode of the group's later calls."""
+        self._group_handle(group).check = mode
 
     def live_communicators(self, group: Group) -> int:
-        """How many communicators restripe has made for the group and not released."""
-        return sum(state(one).live for one in self._names(group))
+        """Return the number of communicators that restripe has made for the group and not released."""
+        return sum(state_of(handle).live for handle in self._handles(group))
 
     def error_kind(self, exception: BaseException) -> str | None:
-        """The kind in cases of a restripe error."""
+        """Return the kind of a restripe error, as cases name it."""
         return KINDS.get(type(exception))
 
     def _group(self, group: Group) -> Any:
         plain = getattr(group, "process_group", None)
-        if plain is not None and not group.traced and group not in self._carried:
+        if plain is not None and not group.traced and group not in self._group_handles:
             return plain
-        return self._carry(group)
+        return self._group_handle(group)
 
-    def _carry(self, group: Group) -> Carried:
-        return self._carried.setdefault(group, Carried(group))
+    def _group_handle(self, group: Group) -> GroupHandle:
+        return self._group_handles.setdefault(group, GroupHandle(group))
 
-    def _names(self, group: Group) -> list[Any]:
+    def _handles(self, group: Group) -> list[Any]:
         plain = getattr(group, "process_group", None)
-        return [one for one in (plain, self._carried.get(group)) if one is not None]
+        return [handle for handle in (plain, self._group_handles.get(group)) if handle is not None]
 
 
 implementation = Restripe()

@@ -1,1 +1,1 @@
-"""Broken implementations that the suite must find, and the plain one that they break."""
+"""Mutants: broken implementations that the suite must fail, and the plain implementation that they derive from."""

@@ -1,4 +1,4 @@
-"""What a rank passes in a call: read, and checked against the table of errors."""
+"""Reads the arguments of a call and checks them against the table of errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Call(NamedTuple):
 
 
 class Reader:
-    """The part of the plain implementation that sends nothing."""
+    """The part of the plain implementation that reads and checks arguments."""
 
     def read(self, items: Sequence[Item], group: Group) -> list[Call]:
         """The calls in the order of their names."""
@@ -185,7 +185,7 @@ class Reader:
         return ""
 
     def pieces(self, low: int, high: int, parts: int) -> list[tuple[int, int]]:
-        """What torch.chunk makes of an interval."""
+        """Return the chunks of an interval, as torch.chunk cuts it."""
         step = -(-(high - low) // parts)
         return [(min(low + i * step, high), min(low + i * step + step, high)) for i in range(parts)]
 
@@ -194,7 +194,7 @@ class Reader:
         return range(len(layout.grid))
 
     def runs(self, layout: Layout, shape: tuple[int, ...]) -> dict[int, list[Runs]]:
-        """What each rank of a layout holds of every tensor dim."""
+        """Return the runs of every tensor dim that each rank of a layout holds."""
         found = {}
         for rank, coordinate in layout.coordinates():
             held = [[(0, size)] for size in shape]
@@ -216,7 +216,7 @@ class Reader:
         return self.pieces(0, size, kind) if isinstance(kind, int) else list(pairwise(accumulate(kind, initial=0)))
 
     def boxes(self, layout: Layout, shape: tuple[int, ...]) -> dict[int, list[Box]]:
-        """What each rank of a layout holds, as boxes."""
+        """Return the boxes that each rank of a layout holds."""
         return {rank: list(product(*runs)) for rank, runs in self.runs(layout, shape).items()}
 
 
@@ -235,7 +235,7 @@ def lengths(box: Iterable[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def shares_elements(src: torch.Tensor | None, dst: torch.Tensor | None) -> bool:
-    """Whether an element of the one lies in an element of the other."""
+    """Return True if the tensors share an element."""
     if src is None or dst is None or not src.numel() or not dst.numel():
         return False
     if src.untyped_storage().data_ptr() != dst.untyped_storage().data_ptr():
@@ -244,7 +244,7 @@ def shares_elements(src: torch.Tensor | None, dst: torch.Tensor | None) -> bool:
 
 
 def offsets(tensor: torch.Tensor) -> torch.Tensor:
-    """The place of every element in the storage, counted in elements."""
+    """Return the offset of every element in the storage, in elements."""
     places = torch.tensor(tensor.storage_offset())
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         places = places.unsqueeze(-1) + torch.arange(size) * stride

@@ -1,7 +1,6 @@
-"""A small plain implementation of all that the suite judges on a CPU. The mutants break it, one fault each.
+"""A plain implementation of every profile that a CPU can show. Each mutant overrides it with one fault.
 
-It plans by looking at every pair of ranks, and replicates by broadcast: what counts here is that each decision is a
-method of its own, which a mutant can get wrong.
+It plans over every pair of ranks and replicates by broadcast: each decision is a method that a mutant can override.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ORDER = ("placement", "layout", "missing", "device", "dtype", "shape", "aliasing
 
 
 class Message(NamedTuple):
-    """A box that goes from one rank to another, or stays on one."""
+    """A box that one rank sends to another, or copies locally."""
 
     sender: int
     receiver: int
@@ -38,7 +37,7 @@ Posting: TypeAlias = tuple[Call, list[Message]]
 
 
 class Piece(NamedTuple):
-    """A part of a local tensor that is received: the bytes to fill, and where they go afterwards, if they are staged."""
+    """A received part of a local tensor. buffer: the bytes to fill. target: the view to copy them to, if they are staged."""
 
     buffer: torch.Tensor
     target: torch.Tensor | None
@@ -46,7 +45,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class State:
-    """What is kept for a group."""
+    """The plans, communicators and agreed calls of a group."""
 
     mode: str = "first"
     calls: int = 0
@@ -128,7 +127,7 @@ class Plain(Reader):
     # State
 
     def state(self, group: Group) -> State:
-        """What is kept for the group."""
+        """Return the state of the group."""
         return self.states.setdefault(group, State())
 
     def release(self, state: State) -> None:
@@ -151,7 +150,7 @@ class Plain(Reader):
             raise fault
 
     def told(self, calls: Sequence[Call], state: State) -> dict[str, object]:
-        """What has to be the same on all ranks."""
+        """Return the record that must be equal on all ranks."""
         return {
             "dtype": [str(call.dtype) for call in calls],
             "shape": [call.shape for call in calls],
@@ -184,11 +183,11 @@ class Plain(Reader):
         return [tuple(members) for members in found.values()]
 
     def plan_key(self, call: Call) -> object:
-        """What a plan follows from."""
+        """Return the cache key of the call's plan."""
         return call.src.layout, call.dst.layout, call.shape
 
     def plan(self, call: Call, turn: int, state: State) -> list[Message]:
-        """Every message of the call, in an order that all ranks share."""
+        """Return all messages of the call, in an order that all ranks share."""
         key = (self.plan_key(call), turn)
         if key not in state.plans:
             state.plans[key] = self.make_plan(call, turn)
@@ -240,7 +239,7 @@ class Plain(Reader):
         return nullcontext() if stream is None else torch.cuda.stream(stream)
 
     def hold(self, calls: Sequence[Call]) -> None:
-        """Memory that the caller drops is not used again before this stream is through with it."""
+        """Record the caller's memory on this stream, so that it is not reused too early."""
         for local in (side.local for call in calls for side in (call.src, call.dst)):
             if local is not None and local.is_cuda:
                 local.record_stream(torch.cuda.current_stream(local.device))
@@ -283,7 +282,7 @@ class Plain(Reader):
         return Piece(buffer, view)
 
     def unpack(self, piece: Piece) -> None:
-        """Put staged bytes where they belong."""
+        """Copy staged bytes to their target."""
         if piece.target is not None:
             piece.target.copy_(piece.buffer.view(piece.target.dtype).view(piece.target.shape))
 
@@ -295,7 +294,7 @@ class Plain(Reader):
                 self.part(call.dst, call.shape, message, group.rank).copy_(source)
 
     def splits_for(self, layout: Layout) -> bool:
-        """Whether a call to this destination splits: a matter of mesh and placements alone."""
+        """Return True if a call to this destination splits, which mesh and placements alone decide."""
         return any(size > 1 and dim is None for size, dim in zip(layout.grid, layout.dims, strict=True))
 
     def replicate(self, call: Call, group: Group, state: State) -> None:
@@ -311,7 +310,7 @@ class Plain(Reader):
         self.unpack(piece)
 
     def replica_key(self, layout: Layout, group: Group) -> object:
-        """What a set of replica groups follows from."""
+        """Return the cache key of the replica groups' communicators."""
         del group
         return layout
 
@@ -335,7 +334,7 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def place(runs: Runs, interval: tuple[int, int]) -> tuple[int, int]:
-    """Where an interval of one of the runs lies in the list of them all."""
+    """Return the local interval of a global interval that lies in one of the runs."""
     before = 0
     for low, high in runs:
         if low <= interval[0] < high:

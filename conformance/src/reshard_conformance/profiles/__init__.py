@@ -15,7 +15,7 @@ from reshard_conformance.profiles import (
     streams,
     strided,
 )
-from reshard_conformance.search import Property
+from reshard_conformance.search.bench import Property
 
 __all__ = ["PROPERTIES"]
 

@@ -1,4 +1,4 @@
-"""Profile agreement: what ranks do when one of them is at fault, or when they disagree."""
+"""Profile agreement: calls in which one rank is at fault, or in which ranks disagree."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from reshard_conformance.cases import Case, Clear, Step
+from reshard_conformance.case.files import Case, Clear, Step
 from reshard_conformance.contract import Profile
-from reshard_conformance.defects import HANDED, LAYOUTS, astray, faulty, misfit
-from reshard_conformance.generator import Drawing, Space
-from reshard_conformance.playing import Outcome
-from reshard_conformance.search import Bench, Drawn, Property, Script
+from reshard_conformance.generate.cases import Drawing, Space
+from reshard_conformance.generate.defects import (
+    ARGUMENT_FAULTS,
+    LAYOUT_DEFECTS,
+    argument_fault_scripts,
+    diverging_layout_scripts,
+    layout_defect_scripts,
+)
+from reshard_conformance.judge.outcomes import Outcome
+from reshard_conformance.search.bench import Bench, Drawn, Property, Script
 
 __all__ = ["PROPERTIES"]
 
 
 def several(space: Space) -> Space:
-    """The worlds of at least two ranks, where there are any."""
+    """Return the space with world sizes of at least two ranks, if it has any."""
     return replace(space, sizes=tuple(size for size in space.sizes if size > 1) or space.sizes)
 
 
@@ -30,18 +36,18 @@ def judge_always(bench: Bench, script: Script) -> None:
 
 @st.composite
 def repeated(draw: Callable[..., Any], space: Space) -> Script:
-    """One call twice, a clear, and the call again."""
+    """Draw a call made twice, a clear, and the call again."""
     case = Drawing(draw, space).case()
     return case, case, Clear(), case
 
 
 def exchanges(outcome: Outcome) -> list[int]:
-    """How many records each rank exchanged."""
+    """Return the number of exchanges of each rank."""
     return [sum(event.op == "exchange" for event in report.events) for report in outcome.reports]
 
 
 def judge_first(bench: Bench, script: Script) -> None:
-    """With check="first" ranks exchange records at the first call of a kind, and again after a clear, but not between."""
+    """Judge check="first": ranks exchange records at the first call of a kind and again after a clear, not in between."""
     agreed: set[Step] = set()
     for place, (step, outcome) in enumerate(zip(script, bench.play(script, check="first"), strict=False)):
         if not isinstance(step, Case):
@@ -55,15 +61,15 @@ def judge_first(bench: Bench, script: Script) -> None:
 
 
 def judge_off(bench: Bench, script: Script) -> None:
-    """With check="off" no call exchanges a record."""
+    """Judge check="off": no call exchanges a record."""
     for place, (step, outcome) in enumerate(zip(script, bench.play(script, check="off"), strict=False)):
         if isinstance(step, Case) and any(exchanges(outcome)):
             bench.report(script[: place + 1], "fail", ["records are exchanged in spite of check='off'"])
 
 
 def calls(space: Space) -> st.SearchStrategy[Script]:
-    """Good calls, and ones in which every rank sees the same defect by itself."""
-    return st.one_of(repeated(space), misfit(space, tuple(LAYOUTS)))
+    """Return a strategy of valid calls, and of calls with a defect that every rank sees by itself."""
+    return st.one_of(repeated(space), layout_defect_scripts(space, tuple(LAYOUT_DEFECTS)))
 
 
 PROPERTIES: tuple[Property, ...] = (
@@ -71,14 +77,14 @@ PROPERTIES: tuple[Property, ...] = (
         "faults",
         Profile.AGREEMENT,
         {"RS-AGREE-1": (), "RS-AGREE-3": (), "RS-ERROR-11": ()},
-        lambda space, _: faulty(several(space), tuple(HANDED), everywhere=False),
+        lambda space, _: argument_fault_scripts(several(space), tuple(ARGUMENT_FAULTS), everywhere=False),
         judge_always,
     ),
     Drawn(
         "disagreements",
         Profile.AGREEMENT,
         {"RS-AGREE-2": (), "RS-AGREE-3": ()},
-        lambda space, _: astray(several(space)),
+        lambda space, _: diverging_layout_scripts(several(space)),
         judge_always,
     ),
     Drawn("agrees-first", Profile.AGREEMENT, {"RS-AGREE-4": ()}, lambda space, _: repeated(space), judge_first),

@@ -9,39 +9,39 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from reshard_conformance.cases import Batch, Case, Side, Step
+from reshard_conformance.case.files import Batch, Case, Side, Step
+from reshard_conformance.case.geometry import Geometry
 from reshard_conformance.contract import Level, Profile
-from reshard_conformance.generator import Drawing, Space, batches, one_of
-from reshard_conformance.geometry import Geometry
-from reshard_conformance.playing import RankReport
-from reshard_conformance.search import Bench, Drawn, Property, Script
+from reshard_conformance.generate.cases import Drawing, Space, batches, sampled
+from reshard_conformance.judge.outcomes import RankReport
+from reshard_conformance.search.bench import Bench, Drawn, Property, Script
 
 __all__ = ["PROPERTIES"]
 
-#: Operations that no implementation may submit at once: public reports tell of hangs from some 10,000 on.
+#: The maximum number of operations in one submission: public reports tell of hangs from about 10,000 on.
 OPERATIONS = 8000
 
 
 @st.composite
 def batch_and_singles(draw: Callable[..., Any], space: Space) -> Script:
-    """A batch (every rank lists it in another order), its first case alone, and the batch again."""
+    """Draw a batch (every rank lists it in another order), alone or followed by its first case and the batch again."""
     cases = draw(batches(space))
-    again = draw(one_of((False, True)))
+    again = draw(sampled((False, True)))
     return (Batch(cases), cases[0], Batch(cases)) if again else (Batch(cases),)
 
 
 @st.composite
 def twins(draw: Callable[..., Any], space: Space) -> Script:
-    """A batch that names two items alike, between two good ones."""
+    """Draw a batch in which two items have one name, between two valid batches."""
     first, second, *rest = draw(batches(space))
     names = [replace(case, name=str(number)) for number, case in enumerate((first, second, *rest))]
     bad = [replace(case, expect="error:layout") for case in names]
-    bad[draw(one_of(tuple(range(1, len(bad)))))] = replace(bad[1], name=bad[0].name)
+    bad[draw(sampled(tuple(range(1, len(bad)))))] = replace(bad[1], name=bad[0].name)
     return Batch(tuple(names)), Batch(tuple(bad)), Batch(tuple(names))
 
 
 def exchange(space: Space) -> st.SearchStrategy[Script]:
-    """One small tensor in which every source rank has something for every destination rank."""
+    """Return one small tensor of which every source rank sends a part to every destination rank."""
     size = max(space.sizes)
     half = size if space.level >= Level.L3 else size // 2
     src, dst = tuple(range(half)), tuple(range(size - half, size))
@@ -49,7 +49,7 @@ def exchange(space: Space) -> st.SearchStrategy[Script]:
 
 
 def crowd(step: Step) -> Step:
-    """The case in a batch so many times that each rank has more operations than may be submitted at once."""
+    """Repeat the case in a batch until each rank has more operations than may be submitted at once."""
     if not isinstance(step, Case):
         return step
     both = set(step.src.ranks) == set(step.dst.ranks)
@@ -58,7 +58,7 @@ def crowd(step: Step) -> Step:
 
 
 def judge_submissions(bench: Bench, script: Script) -> None:
-    """No rank submits more operations at once than is known to work."""
+    """Judge that no rank submits more than OPERATIONS at once."""
     crowded = tuple(map(crowd, script))
     for report in bench.play(crowded)[0].reports:
         sizes = Counter(
@@ -72,13 +72,13 @@ def judge_submissions(bench: Bench, script: Script) -> None:
 
 @st.composite
 def replicated(draw: Callable[..., Any], space: Space) -> Script:
-    """A batch of one layout many times, its source held by several ranks outside the destination."""
+    """Draw a batch that repeats one layout, whose source has several holders outside the destination."""
     case = Drawing(draw, space, ("source replicated", "meshes disjoint")).case()
     return (Batch((case,) * 24),)
 
 
 def judge_turns(bench: Bench, script: Script) -> None:
-    """The holders of each source shard send nearly equal shares: none twice as much as the mean of them."""
+    """Judge that no holder of a source shard sends more than twice the mean of its holders."""
     batch = script[0]
     reports = bench.play(script)[0].reports
     faults = uneven(batch.cases[0], reports) if isinstance(batch, Batch) else []

@@ -7,18 +7,18 @@ import zlib
 from collections.abc import Sequence
 from functools import partial
 
-from reshard_conformance.cases import Case, dump
+from reshard_conformance.case.files import Case, dump
 from reshard_conformance.contract import Level, Profile
-from reshard_conformance.defects import faulty, misfit, two_defects
-from reshard_conformance.generator import scripts, viewed
-from reshard_conformance.playing import RankReport
-from reshard_conformance.search import Bench, Drawn, Property, Script
+from reshard_conformance.generate.cases import scripts, view_cases
+from reshard_conformance.generate.defects import argument_fault_scripts, layout_defect_scripts, two_defect_scripts
+from reshard_conformance.judge.outcomes import RankReport
+from reshard_conformance.search.bench import Bench, Drawn, Property, Script
 
 __all__ = ["PROPERTIES"]
 
 
 def judge_bytes(bench: Bench, script: Script) -> None:
-    """Play the script; one in seven, as its text decides, beside golden in lockstep."""
+    """Play the script; one in seven, selected by a checksum of its text, in lockstep with golden."""
     bench.play(script, lockstep=zlib.crc32("".join(map(dump, script)).encode()) % 7 == 0)
 
 
@@ -51,8 +51,8 @@ EXACT = Drawn(
 
 
 def views(name: str, requirement: str, src: Sequence[str], dst: Sequence[str]) -> Drawn:
-    """Local tensors of kinds that have traps of their own; a part of what L3 says of memory."""
-    draws = partial(viewed, src=src, dst=dst)
+    """Return a property of unusual kinds of local tensors, which belong to level L3."""
+    draws = partial(view_cases, src=src, dst=dst)
     return Drawn(name, Profile.CORE, {requirement: ()}, lambda space, _: draws(space), Bench.play, least=Level.L3)
 
 
@@ -67,15 +67,15 @@ VIEWS = (
 
 
 def refusal(name: str, requirement: str, *defects: str) -> Drawn:
-    """Layouts that no rank may accept."""
+    """Return a property of layouts that every rank must refuse."""
     shown = {requirement: (), "RS-ERROR-10": ()}
-    return Drawn(name, Profile.CORE, shown, lambda space, _: misfit(space, defects), Bench.play)
+    return Drawn(name, Profile.CORE, shown, lambda space, _: layout_defect_scripts(space, defects), Bench.play)
 
 
 def own_fault(name: str, requirement: str, *defects: str) -> Drawn:
-    """Tensors that no rank may accept: all ranks, on both sides, hand over wrong ones, so that each sees its own fault."""
+    """Return a property of tensors that every rank must refuse: all ranks pass wrong ones, so each sees its own fault."""
     shown = {requirement: (), "RS-ERROR-10": ()}
-    draws = partial(faulty, defects=defects, everywhere=True)
+    draws = partial(argument_fault_scripts, defects=defects, everywhere=True)
     return Drawn(name, Profile.CORE, shown, lambda space, _: draws(space), Bench.play, least=Level.L3)
 
 
@@ -88,22 +88,22 @@ REFUSALS = (
     own_fault("refuses-dtypes", "RS-ERROR-6", "dtype"),
     own_fault("refuses-shapes", "RS-ERROR-7", "local_shape", "global_shape"),
     own_fault("refuses-aliasing", "RS-ERROR-8", "alias"),
-    Drawn("first-defect", Profile.CORE, {"RS-ERROR-9": ()}, lambda space, _: two_defects(space), Bench.play),
+    Drawn("first-defect", Profile.CORE, {"RS-ERROR-9": ()}, lambda space, _: two_defect_scripts(space), Bench.play),
 )
 
 
 def judge_text(bench: Bench, script: Script) -> None:
-    """The text of a refusal names the rank and the tensor, and for dtypes and shapes what was expected and given."""
+    """Judge that the text of a refusal names the rank and the tensor, and for dtypes the expected and the actual one."""
     for place, outcome in enumerate(bench.play(script)):
         step = script[place] if place < len(script) else None
         if isinstance(step, Case) and step.fault is not None:
-            faults = [fault for report in outcome.reports for fault in silences(step, report)]
+            faults = [fault for report in outcome.reports for fault in missing_names(step, report)]
             if faults:
                 bench.report(script[: place + 1], "fail", faults, advisory=True)
 
 
-def silences(case: Case, report: RankReport) -> list[str]:
-    """What the text of a rank's error leaves out."""
+def missing_names(case: Case, report: RankReport) -> list[str]:
+    """Return a sentence on what the text of a rank's error does not name."""
     text, fault = report.error, case.fault
     missing = [] if re.search(r"\brank \d+", text) else ["a rank"]
     missing += [] if re.search(r"\b(src|dst|source|destination)\b", text) else ["source or destination"]
@@ -116,7 +116,7 @@ TEXT = Drawn(
     "says-why",
     Profile.CORE,
     {"RS-ERROR-12": ()},
-    lambda space, _: faulty(space, ("absent", "device", "dtype", "local_shape"), everywhere=True),
+    lambda space, _: argument_fault_scripts(space, ("absent", "device", "dtype", "local_shape"), everywhere=True),
     judge_text,
     least=Level.L3,
 )

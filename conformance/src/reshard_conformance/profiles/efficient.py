@@ -1,4 +1,4 @@
-"""Profile efficient: how much is sent, judged from the trace, and how much memory a call takes."""
+"""Profile efficient: the bytes sent, judged from the trace, and the memory that a call allocates."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 import torch
 
-from reshard_conformance.cases import Case
+from reshard_conformance.case.files import Case
+from reshard_conformance.case.geometry import Box, Geometry, box_numel, intersect_boxes, is_contiguous
 from reshard_conformance.contract import Profile
-from reshard_conformance.generator import scripts
-from reshard_conformance.geometry import Box, Geometry, common, elements, is_contiguous
-from reshard_conformance.playing import RankReport
-from reshard_conformance.search import Bench, Drawn, Property, Script
-from reshard_conformance.trace import Event
+from reshard_conformance.generate.cases import scripts
+from reshard_conformance.judge.outcomes import RankReport
+from reshard_conformance.judge.trace import Event
+from reshard_conformance.search.bench import Bench, Drawn, Property, Script
 
 __all__ = ["PROPERTIES"]
 
 
 def judge_traffic(bench: Bench, script: Script) -> None:
-    """Play a script and judge the trace of every case of it."""
+    """Play a script and judge the trace of each of its cases."""
     for place, (step, outcome) in enumerate(zip(script, bench.play(script), strict=False)):
         faults = traffic(step, outcome.reports) if isinstance(step, Case) else []
         if faults:
@@ -27,7 +27,7 @@ def judge_traffic(bench: Bench, script: Script) -> None:
 
 
 def judge_memory(bench: Bench, script: Script) -> None:
-    """Play a script and judge the peak of every case of it; in nccl records too are exchanged from memory of the device."""
+    """Play a script and judge the peak memory of each of its cases; in nccl it includes exchanged records."""
     for place, (step, outcome) in enumerate(zip(script, bench.play(script, memory=True), strict=False)):
         faults = staging(step, outcome.reports, records=bench.world.name == "nccl") if isinstance(step, Case) else []
         if faults:
@@ -35,35 +35,35 @@ def judge_memory(bench: Bench, script: Script) -> None:
 
 
 def traffic(case: Case, reports: Sequence[RankReport]) -> list[str]:
-    """What was received in messages beyond need: by a replica group, or by a rank that holds it already.
+    """Return faults for bytes received in messages that a replica group or a rank does not need.
 
-    Messages count wherever they are sent; what a collective call moves is the fan-out.
+    Only messages count; collective calls are the fan-out to replicas.
     """
     both, size = Geometry(case), itemsize(case)
     received = {report.rank: sum(nbytes(event) for event in report.events if event.op == "recv") for report in reports}
     faults, groups = [], defaultdict(list)
     for rank, got in received.items():
         box, held = both.dst.boxes.get(rank), both.src.boxes.get(rank)
-        needed = 0 if box is None else elements(box) - (0 if held is None else elements(common(box, held)))
+        needed = 0 if box is None else box_numel(box) - (0 if held is None else box_numel(intersect_boxes(box, held)))
         if got > needed * size:
             faults.append(
                 f"rank {rank}: received {got} bytes, but only {needed * size} of its shard are not in its source"
             )
-        if box is not None and elements(box):
+        if box is not None and box_numel(box):
             groups[box].append(rank)
     for box, ranks in groups.items():
         total = sum(received[rank] for rank in ranks)
-        if total > elements(box) * size:
+        if total > box_numel(box) * size:
             faults.append(
-                f"replicas on ranks {ranks}: received {total} bytes in messages, but share {elements(box) * size}"
+                f"replicas on ranks {ranks}: received {total} bytes in messages, but share {box_numel(box) * size}"
             )
     return faults
 
 
 def staging(case: Case, reports: Sequence[RankReport], *, records: bool = False) -> list[str]:
-    """Where a rank allocated more than it may: noncontiguous bytes sent and received, and one noncontiguous destination.
+    """Return faults for ranks that allocated more than noncontiguous bytes sent and received, and one such destination.
 
-    records: whether the measure has the memory of exchanged records in it, which come before any data.
+    records: the peak includes exchanged records, which come before any data.
     """
     both, size = Geometry(case), itemsize(case)
     faults = []
@@ -76,7 +76,7 @@ def staging(case: Case, reports: Sequence[RankReport], *, records: bool = False)
             elif event.op == "recv" and mine is not None:
                 allowed += staged(event, mine, both.src.boxes, strided=both.dst.is_strided)
         if mine is not None and both.dst.is_strided:
-            allowed += elements(mine) * size
+            allowed += box_numel(mine) * size
         if records:
             allowed = max(allowed, *(exchanged(event) for event in report.events), 0)
         if report.peak is not None and report.peak > allowed:
@@ -87,14 +87,14 @@ def staging(case: Case, reports: Sequence[RankReport], *, records: bool = False)
 
 
 def staged(event: Event, mine: Box, theirs: dict[int, Box], *, strided: bool) -> int:
-    """The bytes of a message, where this rank's part of it may be noncontiguous, else 0."""
+    """Return the bytes of a message if this rank's part of it may be noncontiguous, else 0."""
     peer = theirs.get(event.peer) if event.peer is not None and "/" not in event.communicator else None
-    direct = peer is not None and is_contiguous(common(mine, peer), mine)
+    direct = peer is not None and is_contiguous(intersect_boxes(mine, peer), mine)
     return 0 if direct and not strided else nbytes(event)
 
 
 def exchanged(event: Event) -> int:
-    """The bytes of a rank's own record and of all members' side by side."""
+    """Return the bytes of a rank's own record and of all members' records."""
     return nbytes(event) * (event.members + 1) if event.op == "exchange" else 0
 
 

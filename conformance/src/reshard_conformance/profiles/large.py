@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from reshard_conformance.cases import Batch, Case, Side
+from reshard_conformance.case.files import Batch, Case, Side
 from reshard_conformance.contract import Batching, Profile
-from reshard_conformance.generator import Space
-from reshard_conformance.search import Bench, Drawn, Property, Script
+from reshard_conformance.generate.cases import Space
+from reshard_conformance.search.bench import Bench, Drawn, Property, Script
 
 __all__ = ["PROPERTIES"]
 
@@ -22,12 +22,12 @@ LAYOUTS = (
 
 
 def vast(space: Space) -> st.SearchStrategy[Script]:
-    """Each of the layouts once; nothing is drawn."""
+    """Return a script of each layout once; nothing is drawn."""
     return st.just(tuple(Case(least(space), SHAPE, "uint8", src, dst) for src, dst in LAYOUTS))
 
 
 def vast_batch(space: Space) -> st.SearchStrategy[Script]:
-    """More than 2**32 bytes in one call."""
+    """Return a script of one call with more than 2**32 bytes."""
     return st.just((Batch((Case(least(space), SHAPE, "uint8", *LAYOUTS[0]),) * 3),))
 
 
@@ -36,7 +36,7 @@ def least(space: Space) -> int:
 
 
 def judge_batch(bench: Bench, script: Script) -> None:
-    """Play the batch as such only where there is a hook for it."""
+    """Play the batch in one call, or case by case for an implementation without batches."""
     if isinstance(bench.loaded, Batching):
         bench.play(script)
         return

@@ -1,4 +1,4 @@
-"""Profile lifecycle: caches, clears and groups that come and go; the ranks' calls are the same and balance."""
+"""Profile lifecycle: caches, clears, and groups that are made and destroyed; traces are symmetric and balanced."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from reshard_conformance.cases import Case, Clear, Destroy
+from reshard_conformance.case.files import Case, Clear, Destroy
 from reshard_conformance.contract import Agreeing, Level, Profile
-from reshard_conformance.generator import Drawing, Space, one_of
-from reshard_conformance.machine import judge_history, run_machine
-from reshard_conformance.playing import Outcome
-from reshard_conformance.search import Bench, Drawn, Property, Script, world_size
+from reshard_conformance.generate.cases import Drawing, Space, sampled
+from reshard_conformance.judge.outcomes import Outcome
+from reshard_conformance.search.bench import Bench, Drawn, Property, Script, world_size
+from reshard_conformance.search.machine import judge_history, run_machine
 
 __all__ = ["PROPERTIES"]
 
 
 @dataclass(frozen=True)
 class Lives:
-    """Scripts of the stateful machine; the trace of each is symmetric and balances."""
+    """Scripts of the stateful machine, whose traces must be symmetric and balanced."""
 
     name: str = "lives"
     profile: Profile = Profile.LIFECYCLE
@@ -46,16 +46,16 @@ class Lives:
 
 @st.composite
 def cleared(draw: Callable[..., Any], space: Space) -> Script:
-    """A call, cold and warm, and the same once more after its group was cleared; replicas most often."""
-    case = Drawing(draw, space, draw(one_of((("destination replicated",), ())))).case()
+    """Draw a call made twice and again after its group was cleared; mostly with replicas."""
+    case = Drawing(draw, space, draw(sampled((("destination replicated",), ())))).case()
     return case, case, Clear(), case
 
 
 def judge_cleared(bench: Bench, script: Script) -> None:
-    """After a clear each rank makes the splits of a cold call again."""
+    """Judge that after a clear each rank splits as in a cold call."""
     outcomes = judge_history(bench, script)
     after = script.index(Clear()) + 1 if Clear() in script else len(script)
-    if after == len(script):  # what was left of a script that failed before
+    if after == len(script):  # a script that shrinking has cut short
         return
     cold, again = splits(outcomes[0]), splits(outcomes[after])
     faults = [
@@ -68,35 +68,35 @@ def judge_cleared(bench: Bench, script: Script) -> None:
 
 
 def splits(outcome: Outcome) -> dict[int, int]:
-    """How many splits each rank made."""
+    """Return the number of splits of each rank."""
     return {report.rank: sum(event.op == "split" for event in report.events) for report in outcome.reports}
 
 
 @st.composite
 def dropped(draw: Callable[..., Any], space: Space) -> Script:
-    """A group that is dropped without a clear, and new groups of the same number after it."""
-    case = Drawing(draw, space, draw(one_of((("destination replicated",), ())))).case()
-    times = draw(one_of((1, 2, 3)))
+    """Draw groups of one number that are dropped without a clear, one after another."""
+    case = Drawing(draw, space, draw(sampled((("destination replicated",), ())))).case()
+    times = draw(sampled((1, 2, 3)))
     return (*((case, Destroy(0, clear=False)) * times), case)
 
 
 @st.composite
 def partly_cleared(draw: Callable[..., Any], space: Space) -> Script:
-    """A call, a clear on some ranks only, and the call again, which has to be refused; then all ranks clear."""
+    """Draw a call, a clear on some ranks only, the call again, which must be refused, and a clear on all ranks."""
     case = Drawing(draw, space, ("destination replicated",)).case()
     size = case.world_size
-    start = draw(one_of(tuple(range(size))))
-    ranks = tuple(sorted({(start + step) % size for step in range(draw(one_of((1, 1, 2))))}))[: size - 1]
+    start = draw(sampled(tuple(range(size))))
+    ranks = tuple(sorted({(start + step) % size for step in range(draw(sampled((1, 1, 2))))}))[: size - 1]
     return case, Clear(ranks=ranks), replace(case, expect="error:agreement"), Clear(), case
 
 
 def judge_partly_cleared(bench: Bench, script: Script) -> None:
-    """With check="always" the call after the partial clear is refused; without that mode it may also be right."""
+    """Judge that check="always" refuses the call after the partial clear; without that mode it may also succeed."""
     if isinstance(bench.loaded, Agreeing):
         bench.play(script, check="always")
         return
     bench.begin()
-    session = bench.opened(world_size(script))
+    session = bench.open_session(world_size(script))
     for place, step in enumerate(script):
         doubtful = isinstance(step, Case) and step.expect != "equal"
         outcome = session.play(replace(step, expect="equal") if isinstance(step, Case) else step)
@@ -108,7 +108,7 @@ def judge_partly_cleared(bench: Bench, script: Script) -> None:
 
 
 def several(space: Space) -> Space:
-    """The worlds of at least two ranks."""
+    """Return the space with world sizes of at least two ranks, if it has any."""
     sizes = tuple(size for size in space.sizes if size > 1)
     return replace(space, sizes=sizes) if sizes else space
 

@@ -1,21 +1,21 @@
-"""Profile core: every parameter class of real models, moved as real trainers and generators hold it."""
+"""Profile core: every parameter class of real models, in the layouts of real trainers and generators."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from reshard_conformance.case.models import MAPPINGS, mapping_cases
 from reshard_conformance.contract import Level, Profile
-from reshard_conformance.coverage import level
-from reshard_conformance.models import MAPPINGS, cases
-from reshard_conformance.search import Bench, Property, Script
+from reshard_conformance.generate.coverage import case_level
+from reshard_conformance.search.bench import Bench, Property, Script
 
 __all__ = ["PROPERTIES"]
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """Nothing is drawn: the seed names one of the mappings, whatever the world sizes that a run draws from."""
+    """The mappings of models; the seed selects one, and its world sizes are used whatever a run draws from."""
 
     name: str = "models"
     profile: Profile = Profile.CORE
@@ -31,10 +31,10 @@ class Mapped:
     least: Level = Level.L0
 
     def search(self, bench: Bench, number: int, examples: int, wanted: Sequence[str]) -> None:
-        """Play each case of the mapping that the claimed level of core holds."""
+        """Play each case of the mapping that is within the claimed level of core."""
         del examples, wanted
-        for case in cases(MAPPINGS[number % len(MAPPINGS)]):
-            if level(case) <= bench.space.level:
+        for case in mapping_cases(MAPPINGS[number % len(MAPPINGS)]):
+            if case_level(case) <= bench.space.level:
                 self.judge(bench, (case,))
 
     def judge(self, bench: Bench, script: Script) -> object:

@@ -1,4 +1,4 @@
-"""Profile segmented: tensor dims made of several parts that are each sharded by themselves."""
+"""Profile segmented: tensor dims of several segments, each sharded by itself."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from reshard_conformance.cases import Case, Placement, Side, read_placement
+from reshard_conformance.case.files import Case, Placement, Side, read_placement
 from reshard_conformance.contract import Level, Profile
-from reshard_conformance.generator import Drawing, Space
-from reshard_conformance.piecewise import segmented
+from reshard_conformance.generate.cases import Drawing, Space
+from reshard_conformance.generate.piecewise import segmented_cases
 from reshard_conformance.profiles.core import judge_bytes
-from reshard_conformance.search import Bench, Drawn, Property, Script
+from reshard_conformance.search.bench import Bench, Drawn, Property, Script
 
 __all__ = ["PROPERTIES"]
 
 
 @st.composite
 def unfit(draw: Callable[..., Any], space: Space) -> Script:
-    """One call with segments that do not fit, between two good ones."""
-    (good,) = draw(segmented(space))
+    """Draw a call with segments that do not fit, between two valid calls."""
+    (good,) = draw(segmented_cases(space))
     drawing = Drawing(draw, space)
     name, side = drawing.choose([(name, side) for name, side in sides(good) if segments(side)])
     place, placement = segments(side)[0]
@@ -47,7 +47,7 @@ def sides(case: Case) -> tuple[tuple[str, Side], ...]:
 
 
 def segments(side: Side) -> list[tuple[int, Placement]]:
-    """The segmented placements of a side, with their mesh dims."""
+    """Return the segmented placements of a side, with their mesh dims."""
     read = map(read_placement, side.placements)
     return [(place, placement) for place, placement in enumerate(read) if placement.kind == "SG"]
 
@@ -67,7 +67,7 @@ PROPERTIES: tuple[Property, ...] = (
             ),
             "RS-LAYOUT-14": ("a segmented dim cut again",),
         },
-        segmented,
+        segmented_cases,
         judge_bytes,
         steered=True,
         traced=False,

@@ -1,4 +1,4 @@
-"""Profile lifecycle, on devices: a group that is used for long takes no more of the device's memory."""
+"""Profile lifecycle on devices: a group in long use takes no more of the device's memory."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, seed
 
-from reshard_conformance.cases import Case, Destroy, dump
+from reshard_conformance.case.files import Case, Destroy, dump
 from reshard_conformance.contract import Level, Profile
-from reshard_conformance.generator import cases
-from reshard_conformance.search import Bench, Property, Script, limits, world_size
+from reshard_conformance.generate.cases import cases
+from reshard_conformance.search.bench import Bench, Property, Script, search_settings, world_size
 
 __all__ = ["PROPERTIES"]
 
-#: Layouts of one run, calls in all, and after how many of them the memory is settled.
+#: The number of layouts of a run, of its calls, and of calls after which memory must not grow.
 LAYOUTS, CALLS, SETTLED = 50, 10_000, 2_000
-#: Bytes by which the memory in use may differ all the same: what a driver hands out at a time.
+#: Bytes by which the memory in use may grow: the granularity of the driver's allocations.
 GRAIN = 1 << 21
 
 
 @dataclass(frozen=True)
 class Soak:
-    """Random calls of some layouts in one group; the script has the layouts, and their order follows from it."""
+    """Random calls of some layouts in one group; the script is the layouts, and seeds the order of calls."""
 
     name: str = "soak"
     profile: Profile = Profile.LIFECYCLE
@@ -33,13 +33,13 @@ class Soak:
     least: Level = Level.L0
 
     def search(self, bench: Bench, number: int, examples: int, wanted: Sequence[str]) -> None:
-        """See `Property`; a failure is not made smaller."""
+        """See `Property`; a failure is not shrunk."""
         del wanted
         space = bench.space.at(min(size for size in bench.space.sizes if size > 1))
         found: dict[str, Case] = {}
 
         @seed(number)
-        @limits(4 * LAYOUTS)
+        @search_settings(4 * LAYOUTS)
         @given(cases(space))
         def collect(case: Case) -> None:
             found.setdefault(repr(case.layout), case)
@@ -51,7 +51,7 @@ class Soak:
     def judge(self, bench: Bench, script: Script) -> None:
         """See `Property`."""
         bench.begin()
-        session, order = bench.opened(world_size(script)), random.Random(" ".join(map(dump, script)))  # noqa: S311 - no secret
+        session, order = bench.open_session(world_size(script)), random.Random(" ".join(map(dump, script)))  # noqa: S311 - no secret
         held: list[dict[int, int]] = []
         for call in range(1, CALLS + 1):
             step = order.choice(script)

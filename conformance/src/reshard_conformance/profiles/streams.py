@@ -1,4 +1,4 @@
-"""Profile streams: what a call enqueues comes after and before what its caller enqueues, and memory in flight is safe."""
+"""Profile streams: the order of a call's work and its caller's on streams, and the safety of memory in flight."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from reshard_conformance.cases import Case, Flow
+from reshard_conformance.case.files import Case, StreamScenario
+from reshard_conformance.case.geometry import Geometry
 from reshard_conformance.contract import Profile
-from reshard_conformance.generator import Drawing, Space, one_of
-from reshard_conformance.geometry import Geometry
-from reshard_conformance.search import Bench, Drawn, Property, Script
+from reshard_conformance.generate.cases import Drawing, Space, sampled
+from reshard_conformance.search.bench import Bench, Drawn, Property, Script
 
 __all__ = ["PROPERTIES"]
 
 
 @st.composite
 def flows(draw: Callable[..., Any], space: Space, scenes: Sequence[str]) -> Script:
-    """A call, and then a flow of one to three like it, on one stream or on several in turn; cold at times."""
+    """Draw warm calls and one to three more of them, on one stream or several in turn; at times cold ones."""
     case = Drawing(draw, space).case()
-    streams = draw(one_of(((1,), (1, 1), (1, 2), (1, 2, 3))))
-    flow = Flow((case,) * len(streams), streams, draw(one_of(tuple(scenes))))
-    return (flow,) if draw(one_of((False, False, True))) else (*warm(case), flow)
+    streams = draw(sampled(((1,), (1, 1), (1, 2), (1, 2, 3))))
+    flow = StreamScenario((case,) * len(streams), streams, draw(sampled(tuple(scenes))))
+    return (flow,) if draw(sampled((False, False, True))) else (*warm(case), flow)
 
 
 @st.composite
 def busy(draw: Callable[..., Any], space: Space) -> Script:
-    """Warm calls on a stream that is busy."""
+    """Draw warm calls on a busy stream."""
     case = Drawing(draw, space).case()
-    return (*warm(case), Flow((case,) * 3, (1, 1, 1), "unblocked"))
+    return (*warm(case), StreamScenario((case,) * 3, (1, 1, 1), "unblocked"))
 
 
 def warm(case: Case) -> tuple[Case, ...]:
-    """The calls after which another one is warm: the holders of a replicated source may take turns."""
+    """Return the calls after which another is warm: one per holder of a source shard, since holders may take turns."""
     boxes = Geometry(case).src.boxes
     return (case,) * (len(boxes) // max(1, len(set(boxes.values()))))
 
 
 @st.composite
 def neighbours(draw: Callable[..., Any], space: Space) -> Script:
-    """Two groups on one device, each on a stream of its own, called in turn."""
-    drawing = Drawing(draw, space.at(draw(one_of(space.sizes))))
+    """Draw calls that alternate between two groups on one device, each on its own stream."""
+    drawing = Drawing(draw, space.at(draw(sampled(space.sizes))))
     pair = drawing.case(), replace(drawing.case(), group=1)
-    times = draw(one_of((1, 2)))
-    flow = Flow(pair * times, (1, 2) * times, "given")
-    return (flow,) if draw(one_of((False, True))) else (*pair, flow)
+    times = draw(sampled((1, 2)))
+    flow = StreamScenario(pair * times, (1, 2) * times, "given")
+    return (flow,) if draw(sampled((False, True))) else (*pair, flow)
 
 
 def scenic(name: str, requirements: Sequence[str], *scenes: str) -> Drawn:

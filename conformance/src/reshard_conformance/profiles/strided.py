@@ -1,4 +1,4 @@
-"""Profile strided: the placements of FSDP2 over tensor parallelism, and whatever else a strided shard can say."""
+"""Profile strided: the placements of FSDP2 over tensor parallelism, and all other strided shards."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from reshard_conformance.cases import Case, Side
+from reshard_conformance.case.files import Case, Side
 from reshard_conformance.contract import Level, Profile
-from reshard_conformance.defects import faulty_case
-from reshard_conformance.generator import Drawing, Space
-from reshard_conformance.piecewise import strided
+from reshard_conformance.generate.cases import Drawing, Space
+from reshard_conformance.generate.defects import with_fault
+from reshard_conformance.generate.piecewise import strided_cases
 from reshard_conformance.profiles.core import judge_bytes
-from reshard_conformance.search import Bench, Drawn, Property, Script
+from reshard_conformance.search.bench import Bench, Drawn, Property, Script
 
 __all__ = ["PROPERTIES"]
 
 
 @st.composite
 def unfit(draw: Callable[..., Any], space: Space) -> Script:
-    """One call with a shard dim that there is none of, or with local tensors of wrong shapes, between two good ones."""
-    (good,) = draw(strided(space, full=True))
+    """Draw a call with a shard dim out of range or with local tensors of wrong shapes, between two valid calls."""
+    (good,) = draw(strided_cases(space, full=True))
     drawing = Drawing(draw, space)
     name = drawing.choose(("src", "dst"))
     if drawing.choose((False, True)):
-        return good, faulty_case(drawing, good, "local_shape", range(good.world_size), name), good
+        return good, with_fault(drawing, good, "local_shape", range(good.world_size), name), good
     side: Side = getattr(good, name)
     ndim, place = len(good.shape), drawing.choose(range(len(side.placements)))
     texts = list(side.placements)
@@ -51,7 +51,7 @@ PROPERTIES: tuple[Property, ...] = (
             ),
             "RS-LAYOUT-12": ("a strided dim cut again", "several strided mesh dims on one tensor dim"),
         },
-        strided,
+        strided_cases,
         judge_bytes,
         steered=True,
         traced=False,

@@ -1,4 +1,4 @@
-"""Where ranks run: a world opens sessions, a session plays steps on one set of ranks with caches kept."""
+"""Worlds run ranks: a world opens sessions, and a session plays steps on one set of ranks, whose caches persist."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
-from reshard_conformance.cases import Step
+from reshard_conformance.case.files import Step
 from reshard_conformance.contract import Implementation
-from reshard_conformance.playing import Outcome
+from reshard_conformance.judge.outcomes import Outcome
 
 __all__ = ["Session", "World"]
 
 
 class Session(Protocol):
-    """One set of ranks, their groups by number, and the implementation's caches, kept from step to step.
+    """One set of ranks with their numbered groups and the implementation's caches, which persist from step to step.
 
-    After a step that did not pass, groups are made anew, so that one failure does not colour the next step.
+    After a step that did not pass, all groups are replaced, so that a failure does not affect the next step.
     """
 
     def play(self, step: Step, *, check: str | None = None, lockstep: bool = False, memory: bool = False) -> Outcome:
-        """Let every rank make the step, and judge what they report.
+        """Play the step on all ranks and judge their reports.
 
         check: the agreement mode ("first" when None; a case with a fault plays with "always").
         lockstep: golden runs beside the implementation, and both destinations are compared byte by byte.
@@ -39,7 +39,7 @@ class Session(Protocol):
 
 
 class World(Protocol):
-    """A way of running ranks."""
+    """A kind of ranks: threads, processes, or processes on GPUs."""
 
     @property
     def name(self) -> str:
@@ -47,17 +47,17 @@ class World(Protocol):
 
     @property
     def max_size(self) -> int:
-        """The most ranks that a session can have."""
+        """The maximum number of ranks of a session."""
 
     @property
     def versions(self) -> Mapping[int, Mapping[str, str]]:
-        """What the ranks of processes of their own have run on so far, by rank."""
+        """The versions of libraries and devices that ranks in other processes have reported, by rank."""
 
     def open(self, size: int, implementation: str | Implementation, *, traced: bool = True) -> Session:
         """Start a session of `size` ranks.
 
-        traced: the trace is judged, so that everything has to go through the group's `communicator`.
+        traced: the trace is judged, so all communication must use the group's `communicator`.
         """
 
     def close(self) -> None:
-        """Give back the ranks."""
+        """End the ranks."""

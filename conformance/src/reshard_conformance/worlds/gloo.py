@@ -1,4 +1,4 @@
-"""The gloo world: every rank a process, its tensors on the CPU, its groups those of torch.distributed."""
+"""The gloo world: ranks are processes with tensors on the CPU and torch.distributed process groups."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from reshard_conformance.contract import Communicator, Group
-from reshard_conformance.oracle import CPU
-from reshard_conformance.trace import Log, Tracer
+from reshard_conformance.judge.oracle import CPU
+from reshard_conformance.judge.trace import EventLog, Tracer
+from reshard_conformance.worlds.gloo_transport import GlooCommunicator
 from reshard_conformance.worlds.processes import ProcessWorld
-from reshard_conformance.worlds.ranks import Opening
-from reshard_conformance.worlds.transport import GlooCommunicator
+from reshard_conformance.worlds.rank_server import OpenSession
 
 __all__ = ["GlooWorld"]
 
 
 class GlooGroup:
-    """A group of the gloo world, as one rank sees it."""
+    """One rank's group in the gloo world."""
 
     def __init__(self, process_group: dist.ProcessGroup, communicator: Tracer, *, traced: bool) -> None:
         self.process_group, self.communicator, self.traced = process_group, communicator, traced
@@ -29,27 +29,27 @@ class GlooGroup:
 
 
 class GlooHost:
-    """Makes the groups of one rank in one session, over a default process group of its own."""
+    """Makes the groups of one rank in one session, which has a default process group of its own."""
 
     device = CPU
 
-    def __init__(self, rank: int, store: Store, opening: Opening) -> None:
+    def __init__(self, rank: int, store: Store, opening: OpenSession) -> None:
         self.rank, self.size, self.traced = rank, opening.size, opening.traced
         self.store = PrefixStore(f"session {opening.number}", store)
         self.timeout = timedelta(seconds=opening.timeout)
         dist.init_process_group("gloo", store=self.store, rank=rank, world_size=self.size, timeout=self.timeout)
 
-    def make(self, serial: int, log: Log) -> GlooGroup:
+    def make(self, serial: int, log: EventLog) -> GlooGroup:
         process_group = cast("dist.ProcessGroup", dist.new_group(timeout=self.timeout))
         store = PrefixStore(f"suite {serial}", self.store)
         communicator: Communicator = GlooCommunicator(store, self.rank, self.size, self.timeout)
         return GlooGroup(process_group, Tracer(communicator, log, str(serial)), traced=self.traced)
 
     def settle(self) -> None:
-        """On the CPU all is done when a call returns."""
+        """Do nothing: a call on the CPU is complete when it returns."""
 
     def held(self) -> None:
-        """Only devices are asked for their memory."""
+        """Return None: only memory of devices is measured."""
 
     def release(self, group: Group, *, cleared: bool) -> None:
         del cleared
@@ -58,7 +58,7 @@ class GlooHost:
             dist.destroy_process_group(group.process_group)
 
     def versions(self) -> dict[str, str]:
-        """Nothing: gloo is torch's own."""
+        """Return nothing: gloo is part of torch."""
         return {}
 
     def close(self, *, clear: bool) -> None:
@@ -66,8 +66,8 @@ class GlooHost:
         dist.destroy_process_group()
 
 
-def start(rank: int, store: Store) -> Callable[[Opening], GlooHost]:
-    """What a rank process begins with: nothing that outlasts a session."""
+def start_rank(rank: int, store: Store) -> Callable[[OpenSession], GlooHost]:
+    """Return what makes a rank's host of a session; nothing outlasts a session."""
     return partial(GlooHost, rank, store)
 
 
@@ -76,5 +76,5 @@ class GlooWorld(ProcessWorld):
 
     name = "gloo"
 
-    def __init__(self, place: Callable[[str], str], size: int = 8, limit: float = 20.0, grace: float = 4.0) -> None:
-        super().__init__(place, start, size, limit, grace)
+    def __init__(self, place_of: Callable[[str], str], size: int = 8, limit: float = 20.0, grace: float = 4.0) -> None:
+        super().__init__(place_of, start_rank, size, limit, grace)

@@ -1,4 +1,4 @@
-"""The simulated world: every rank a thread of one process, and every run of a step the same run."""
+"""The simulated world: ranks are threads of one process, and every run of a step is the same."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from reshard_conformance.cases import Clear, Step
+from reshard_conformance.case.files import Clear, Step
 from reshard_conformance.contract import Communicator, Group, Implementation
-from reshard_conformance.oracle import CPU, Truth
-from reshard_conformance.playing import Options, Outcome, Player, RankReport, cases_of, check_playable, judge
-from reshard_conformance.trace import Log, Tracer
-from reshard_conformance.worlds.baton import Baton, Hang, Pool
-from reshard_conformance.worlds.fabric import Fabric, SimCommunicator
+from reshard_conformance.judge.oracle import CPU, Truth
+from reshard_conformance.judge.outcomes import Outcome, RankReport, judge_step
+from reshard_conformance.judge.player import Player, PlayOptions, check_playable
+from reshard_conformance.judge.trace import EventLog, Tracer
+from reshard_conformance.worlds.network import SimCommunicator, SimNetwork
+from reshard_conformance.worlds.scheduler import Hang, RankScheduler, ThreadPool
 
 __all__ = ["SimGroup", "SimSession", "SimWorld"]
 
 
 class SimGroup:
-    """A group of the simulated world, as one rank sees it."""
+    """One rank's group in the simulated world."""
 
     traced = True
 
-    def __init__(self, own: SimCommunicator, communicator: Communicator) -> None:
-        self.own, self.communicator = own, communicator
+    def __init__(self, sim_communicator: SimCommunicator, communicator: Communicator) -> None:
+        self.sim_communicator, self.communicator = sim_communicator, communicator
         self.rank, self.size = communicator.rank, communicator.size
 
 
@@ -33,44 +34,44 @@ class SimHost:
 
     device = CPU
 
-    def __init__(self, fabric: Fabric, rank: int, size: int) -> None:
-        self.fabric, self.rank, self.size = fabric, rank, size
+    def __init__(self, network: SimNetwork, rank: int, size: int) -> None:
+        self.network, self.rank, self.size = network, rank, size
 
-    def make(self, serial: int, log: Log) -> SimGroup:
-        own = self.fabric.communicator(self.rank, self.size, serial)
-        return SimGroup(own, Tracer(own, log, str(serial)))
+    def make(self, serial: int, log: EventLog) -> SimGroup:
+        sim_communicator = self.network.communicator(self.rank, self.size, serial)
+        return SimGroup(sim_communicator, Tracer(sim_communicator, log, str(serial)))
 
     def settle(self) -> None:
-        """On the CPU all is done when a call returns."""
+        """Do nothing: a call on the CPU is complete when it returns."""
 
     def held(self) -> None:
-        """Only devices are asked for their memory."""
+        """Return None: only memory of devices is measured."""
 
     def release(self, group: Group, *, cleared: bool) -> None:
-        """End the group's communicators: who keeps one of them and calls it later is found out."""
+        """End the group's communicators: later calls on them raise."""
         del cleared
         if isinstance(group, SimGroup):
-            group.own.drop()
+            group.sim_communicator.end_with_group()
 
 
 class SimWorld:
-    """Ranks as threads; `load` finds an implementation by name. limit: seconds after which a step counts as hanging."""
+    """Ranks as threads. load: loads an implementation by name. limit: seconds after which a step counts as hanging."""
 
     name = "sim"
     max_size = 64
 
     def __init__(self, load: Callable[[str], Implementation], limit: float = 60.0) -> None:
         self.load, self.limit = load, limit
-        self.pool = Pool()
+        self.pool = ThreadPool()
         self.versions: dict[int, dict[str, str]] = {}
 
     def open(self, size: int, implementation: str | Implementation, *, traced: bool = True) -> SimSession:
-        """Start a session; a simulated one is traced in any case."""
+        """Start a session; a simulated one is always traced."""
         del traced
         if not 1 <= size <= self.max_size:
             raise ValueError(f"a session in sim has 1 to {self.max_size} ranks, not {size}")
-        found = self.load(implementation) if isinstance(implementation, str) else implementation
-        return SimSession(self.pool, size, found, self.limit)
+        loaded = self.load(implementation) if isinstance(implementation, str) else implementation
+        return SimSession(self.pool, size, loaded, self.limit)
 
     def close(self) -> None:
         """End the threads."""
@@ -80,51 +81,51 @@ class SimWorld:
 class SimSession:
     """One set of simulated ranks; see `worlds.Session`."""
 
-    def __init__(self, pool: Pool, size: int, implementation: Implementation, limit: float) -> None:
+    def __init__(self, pool: ThreadPool, size: int, implementation: Implementation, limit: float) -> None:
         self.size, self.implementation = size, implementation
-        self.baton: Baton[RankReport] = Baton(pool, size, self.stuck, limit)
+        self.scheduler: RankScheduler[RankReport] = RankScheduler(pool, size, self.on_deadlock, limit)
         self.calls = 0
         self.pending: list[Clear] = []
-        self.renew()
+        self.make_groups()
 
-    def renew(self) -> None:
-        """Start over with new groups."""
-        self.fabric = Fabric(self.baton.wait)
-        hosts = [SimHost(self.fabric, rank, self.size) for rank in range(self.size)]
+    def make_groups(self) -> None:
+        """Make a new network, and new groups over it."""
+        self.network = SimNetwork(self.scheduler.wait)
+        hosts = [SimHost(self.network, rank, self.size) for rank in range(self.size)]
         self.players = [Player(rank, self.implementation, host) for rank, host in enumerate(hosts)]
 
     def play(self, step: Step, *, check: str | None = None, lockstep: bool = False, memory: bool = False) -> Outcome:
-        """Let every rank make the step, and judge what they report.
+        """Play the step on all ranks and judge_step their reports.
 
-        A clear by some ranks only is played together with the next step: those ranks may wait for the others in it.
+        A clear on some ranks only is played together with the next step, in which those ranks may wait for the others.
         """
         check_playable(step, self.size)
         if isinstance(step, Clear) and step.ranks is not None and len(step.ranks) < self.size:
             self.pending.append(step)
             return Outcome("pass")
         before, self.pending = self.pending, []
-        outcome = self.run(step, before, Options(check, lockstep, memory))
+        outcome = self.run(step, before, PlayOptions(check, lockstep, memory))
         if outcome.verdict != "pass":
-            self.renew()
+            self.make_groups()
         return outcome
 
-    def run(self, step: Step, before: list[Clear], options: Options) -> Outcome:
-        cases = cases_of(step)
+    def run(self, step: Step, before: list[Clear], options: PlayOptions) -> Outcome:
+        cases = step.cases
         truths = [Truth(case, self.calls + number) for number, case in enumerate(cases)]
         self.calls += len(cases)
         bodies = [partial(player.play, step, truths, options, before) for player in self.players]
         try:
-            return judge(step, self.baton.run(bodies))
+            return judge_step(step, self.scheduler.run(bodies))
         except Hang as hang:
             return Outcome("hang", (str(hang),))
 
-    def stuck(self, reasons: dict[int, str], ended: dict[int, RankReport]) -> None:
-        """No rank can go on: end the step for all, and say what each of them waits for."""
+    def on_deadlock(self, reasons: dict[int, str], ended: dict[int, RankReport]) -> None:
+        """End the step on all ranks with an error that says what each rank waits for."""
         failed = sorted((report.failed_at, rank) for rank, report in ended.items() if report.error)
         head = f"rank {failed[0][1]} failed ({ended[failed[0][1]].error})" if failed else "deadlock"
-        places = [f"rank {rank} waits for {why}" for rank, why in reasons.items()]
-        places += [f"rank {rank} has returned" for rank, report in ended.items() if not report.error]
-        self.fabric.fail(f"{head}: {', '.join(places)}")
+        states = [f"rank {rank} waits for {reason}" for rank, reason in reasons.items()]
+        states += [f"rank {rank} has returned" for rank, report in ended.items() if not report.error]
+        self.network.fail(f"{head}: {', '.join(states)}")
 
     def close(self) -> None:
         """Drop the groups."""

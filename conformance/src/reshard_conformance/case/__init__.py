@@ -1,0 +1,1 @@
+"""Test cases as data: their steps, files, geometry, and real models' parameters."""

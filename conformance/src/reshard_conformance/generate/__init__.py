@@ -1,0 +1,1 @@
+"""Hypothesis strategies that draw cases, and the classes of layouts that they have to cover."""

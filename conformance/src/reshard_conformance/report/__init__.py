@@ -1,0 +1,1 @@
+"""Report files, console output, and the versions that both name."""

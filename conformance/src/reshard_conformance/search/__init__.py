@@ -1,0 +1,1 @@
+"""Properties played on a session, and the search for a failing script."""

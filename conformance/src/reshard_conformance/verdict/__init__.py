@@ -1,0 +1,1 @@
+"""Verdicts on a run: its result, the index of requirements, and waivers."""
