@@ -1,4 +1,4 @@
-"""What users call: `reshard` for one tensor, `Resharder` for many, and `clear_caches`."""
+"""The public functions: `reshard` for one tensor, `Resharder` for many, and `clear_caches`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,23 @@ import torch
 
 from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError
 from restripe.execution.streams import Work
-from restripe.group.call import STAGING_BYTES, Check, Options, Submission, at
-from restripe.group.communicators import Links
-from restripe.group.inputs import PLAIN, SIDES, Item, Told, Whole, about, check_ranks, read_all
-from restripe.group.moving import GIVEN, move, side_of
-from restripe.group.registry import default_group, state, states
-from restripe.layout.mesh import Layout, counted
+from restripe.group.call import STAGING_BYTES, CallConfig, Check, Submission
+from restripe.group.checks import with_rank
+from restripe.group.communicators import Communicators
+from restripe.group.inputs import (
+    PLAIN_TYPES,
+    SIDES,
+    Declared,
+    Item,
+    ResolvedItem,
+    check_ranks,
+    error_context,
+    layout_of,
+    read_tensors,
+)
+from restripe.group.registry import all_states, default_group, state_of
+from restripe.group.single_tensor import reshard_one
+from restripe.layout.mesh import Layout, with_positive_dims
 from restripe.layout.placements import check_segments
 
 
@@ -52,9 +63,8 @@ def reshard(
         ReshardError: one of the types in `restripe.errors`; nothing has been written then.
     """
     group = default_group() if group is None else group
-    src_mesh, src_placements = side_of(src) if src_layout is None else (src_layout, GIVEN)
-    dst_mesh, dst_placements = side_of(dst) if dst_layout is None else (dst_layout, GIVEN)
-    return move(src, src_mesh, src_placements, dst, dst_mesh, dst_placements, group, shape, dtype, check, stream)
+    layouts = *layout_of(src, src_layout), *layout_of(dst, dst_layout)
+    return reshard_one(src, dst, layouts, group, shape, dtype, check, stream)
 
 
 class Resharder:
@@ -70,8 +80,8 @@ class Resharder:
 
     def __init__(self, group: Any = None, *, check: Check | None = None, staging_bytes: int = STAGING_BYTES) -> None:
         self.group = default_group() if group is None else group
-        self._options = replace(state(self.group).options(self.group, check), staging_bytes=staging_bytes)
-        self._twins: list[Links] = []
+        self._check, self._staging_bytes = check, staging_bytes
+        self._for_graphs: list[Communicators] = []
 
     def __enter__(self) -> Self:
         return self
@@ -79,9 +89,9 @@ class Resharder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        calls = state(self.group)
-        end = calls.clear if error is None else calls.abort
-        end(self._twins)
+        state = state_of(self.group)
+        end = state.clear if error is None else state.abort
+        end(self._for_graphs)
 
     def prepare(self, items: Iterable[Item], *, graph: bool = False) -> Refit:
         """Exchange what each rank knows of the items, and give a refit that moves them all in one call. Collective.
@@ -94,36 +104,42 @@ class Resharder:
             MissingTensorError: no rank names one of an item's layouts.
             DtypeError, ShapeError, AgreementError: ranks say different things of one item.
         """
-        calls = state(self.group)
-        links = calls.links(self.group)
-        fault, told = None, list(items)
+        state = state_of(self.group)
+        config = state.config(self.group, self._check, self._staging_bytes)
+        communicators, checked = config.communicators, list(items)
+        fault: ReshardError | None = config.fault
         try:
-            told = _checked(told, links.base.size)
+            checked = _checked_items(checked, communicators.base.size)
         except ReshardError as error:
-            fault = at(links.base.rank, error)
-        whole = calls.prepare(links, fault, told, self._options, graph=graph)
-        own = calls.twin(links) if graph else None
-        self._twins += [own] if own is not None else []
-        return Refit(self.group, whole, self._options, own)
+            fault = fault or error
+        resolved = state.prepare(config, fault and with_rank(communicators.base.rank, fault), checked, graph=graph)
+        if graph:
+            self._for_graphs.append(state.for_graph(communicators))
+            config = replace(config, communicators=self._for_graphs[-1])
+        return Refit(self.group, resolved, config)
 
 
-def _checked(items: Sequence[Item], size: int) -> list[Item]:
-    """The items with shard dims counted from 0; refused where this rank alone can see a fault."""
+def _checked_items(items: Sequence[Item], size: int) -> list[Item]:
+    """Return the items with shard dims counted from 0; refuse those where this rank alone can see a fault."""
     for item in items:
         _check_kinds(item)
-    found = [
-        replace(item, src=_counted(item, "source", item.src), dst=_counted(item, "destination", item.dst))
+    checked = [
+        replace(
+            item,
+            src=_checked_layout(item, "source", item.src),
+            dst=_checked_layout(item, "destination", item.dst),
+        )
         for item in items
     ]
-    twice = [name for name, times in Counter(item.name for item in items).items() if times > 1]
-    if twice:
-        raise LayoutError(f"items {twice} are given more than once; give each name once")
+    repeated = [name for name, times in Counter(item.name for item in items).items() if times > 1]
+    if repeated:
+        raise LayoutError(f"items {repeated} are given more than once; give each name once")
     for item in items:
         for side, layout in zip(SIDES, (item.src, item.dst), strict=True):
             if layout is not None:
-                with about(f"{side} layout of item {item.name!r}"):
+                with error_context(f"{side} layout of item {item.name!r}"):
                     check_ranks(layout.mesh, size)
-    return found
+    return checked
 
 
 def _check_kinds(item: Any) -> None:
@@ -138,27 +154,28 @@ def _check_kinds(item: Any) -> None:
             )
 
 
-def _counted(item: Item, side: str, layout: Layout | None) -> Layout | None:
+def _checked_layout(item: Item, side: str, layout: Layout | None) -> Layout | None:
     if layout is None:
         return None
-    with about(f"{side} layout of item {item.name!r}"):
+    with error_context(f"{side} layout of item {item.name!r}"):
         check_segments(layout.placements, item.shape)
-        return counted(layout, len(item.shape))
+        return with_positive_dims(layout, len(item.shape))
 
 
 class Refit:
     """Tensors that are moved together, as often as wanted; made by `Resharder.prepare`. `items` are sorted by name.
 
-    Once the session has ended, a refit has no communicators of its own any more, and runs over the group's.
+    After its session has ended, a refit with communicators of its own runs over the group's.
     """
 
-    def __init__(self, group: Any, items: Sequence[Whole], options: Options, own: Links | None = None) -> None:
-        self._moved = Submission(items)
-        self.items = self._moved.items
-        self._group, self._options, self._own = group, options, own
-        self._calls = state(group)
+    def __init__(self, group: Any, items: Sequence[ResolvedItem], config: CallConfig) -> None:
+        self._submission = Submission(items)
+        self.items = self._submission.items
+        self._group, self._state = group, state_of(group)
+        self._options = config.options
+        self._own_config = config if config.communicators is not self._state.communicators(group) else None
         self._names = [item.name for item in items]
-        self._known = frozenset(self._names)
+        self._name_set = frozenset(self._names)
 
     def run(self, src: Mapping[str, Any] | None, dst: Mapping[str, Any] | None, *, stream: Any = None) -> Work:
         """Move every item from `src` to `dst` in one submission; collective.
@@ -170,34 +187,41 @@ class Refit:
         Raises:
             ReshardError: as `reshard`; also MissingTensorError for a name that was not prepared.
         """
-        links = self._own if self._own is not None and self._own.live else self._calls.links(self._group)
-        how = links, self._options
+        config = self._live_config()
         try:
-            tensors, told = self._given(src, dst)
+            tensors, declared = self._read(src, dst)
         except ReshardError as error:
-            self._calls.refuse(how, self._moved.terms, error)
-        return self._calls.run(how, self._moved, tensors, told, 0, stream)
+            self._state.raise_on_all_ranks(config, self._submission.signature, error)
+        return self._state.run(config, self._submission, tensors, declared, 0, stream)
 
-    def _given(
+    def _live_config(self) -> CallConfig:
+        """Return the config over this refit's own communicators while they live, else over the group's."""
+        if self._own_config is not None:
+            if self._own_config.communicators.live:
+                return self._own_config
+            self._own_config = None  # or it would keep communicators that were released
+        return self._state.config(self._group, self._options.check, self._options.staging_bytes)
+
+    def _read(
         self, src: Mapping[str, Any] | None, dst: Mapping[str, Any] | None
-    ) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
-        """Source and destination of each item, in turn, and what they tell beside."""
+    ) -> tuple[Sequence[torch.Tensor | None], tuple[Declared, ...]]:
+        """Return the local source and destination of each item, in turn, and what each declares."""
         if type(src) is not dict or type(dst) is not dict:
-            src, dst = _by_name(src), _by_name(dst)
-        if not (self._known.issuperset(src) and self._known.issuperset(dst)):
-            strangers = sorted({*src, *dst} - self._known, key=str)
-            raise MissingTensorError(f"tensors {strangers} were not prepared; prepare every item that run is given")
-        found: list[Any] = []
+            src, dst = _mapping(src), _mapping(dst)
+        if not (self._name_set.issuperset(src) and self._name_set.issuperset(dst)):
+            unprepared = sorted({*src, *dst} - self._name_set, key=str)
+            raise MissingTensorError(f"tensors {unprepared} were not prepared; prepare every item that run is given")
+        tensors: list[Any] = []
         for name in self._names:
-            found.append(src.get(name))
-            found.append(dst.get(name))
-        for one in found:
-            if type(one) not in PLAIN:
-                return read_all(found, self._names)
-        return found, ()
+            tensors.append(src.get(name))
+            tensors.append(dst.get(name))
+        for tensor in tensors:
+            if type(tensor) not in PLAIN_TYPES:
+                return read_tensors(tensors, self._names)
+        return tensors, ()
 
 
-def _by_name(side: Any) -> Mapping[str, Any]:
+def _mapping(side: Any) -> Mapping[str, Any]:
     if side is not None and not isinstance(side, Mapping):
         raise MissingTensorError(f"expected tensors by item name, got {type(side).__name__}; pass a dict or None")
     return side or {}
@@ -209,5 +233,5 @@ def clear_caches(group: Any = None) -> None:
     Collective: every rank of a group clears at the same place in its order of calls, after its work has completed. It may be
     called twice. Clearing on some ranks only is an error of the caller that the next call reports.
     """
-    for one in states() if group is None else [state(group)]:
-        one.clear()
+    for state in all_states() if group is None else [state_of(group)]:
+        state.clear()

@@ -1,4 +1,4 @@
-"""The command line; needs the extra `cli`, and `plot` for pictures."""
+"""The command line. It needs the extra `cli`, and `plot` for pictures."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from rich.console import Console
 
 from restripe.analysis import spelling
 from restripe.analysis.cost import Rates
-from restripe.analysis.explanation import Explained, facts, messages, stripes
+from restripe.analysis.explanation import ExplainedMove, facts_table, fan_out_table, messages_table
 from restripe.analysis.mapping import Degrees, Move, moves
 from restripe.analysis.models import MODELS, parameters
 from restripe.analysis.simulation import simulate
 from restripe.analysis.spelling import SpellingError
-from restripe.analysis.summary import balance, by_kind, figures, holders, predicted, verdict
-from restripe.bench import planning
-from restripe.bench.rows import Row, left_out, rows
-from restripe.bench.table import WIDTH, table
-from restripe.bench.world import BenchError, allowed, gpus, restripes, results
+from restripe.analysis.summary import by_kind, describe_balance, describe_holders, describe_time, figures, verdict
+from restripe.bench import planning, transfers
+from restripe.bench.transfers import BenchError
 from restripe.errors import ReshardError
 
 __all__ = ["app"]
@@ -31,6 +29,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Exact reshar
 bench = typer.Typer(add_completion=False, invoke_without_command=True)
 app.add_typer(bench, name="bench")
 
+WIDTH = 180  # columns; a narrower terminal wraps lines, since cutting them would lose figures
 DEFAULT = Rates()
 LAYOUT = "as mesh:placements, such as 2x4:R,S(0): for each mesh dim R (replicates), S(d) (shards tensor dim d), SS(d,k) (strided) or SG(d,\\[a,b]) (segmented)"
 DEGREES = "degrees of parallelism joined by x, of PP, DP, EP, ETP and TP"
@@ -77,7 +76,7 @@ def explain(
     ] = None,
     dst_ranks: Annotated[str | None, typer.Option(help="The destination's; those after the source's highest.")] = None,
     dtype: Annotated[str, typer.Option(help="torch's name of the dtype.")] = "bfloat16",
-    turn: Annotated[int, typer.Option(help="The tensor's place in a submission: which replicas send.")] = 0,
+    turn: Annotated[int, typer.Option(help="The round-robin offset of the holders: which replica sends first.")] = 0,
     most: Annotated[int, typer.Option("--messages", help="How many messages, and parts of fan-outs, to show.")] = 32,
     model: Model = "",
     train: Train = "",
@@ -91,8 +90,8 @@ def explain(
     host_ranks: Host = None,
 ) -> None:
     """Show what a move does: one tensor between two layouts, or a model between a trainer and a generator."""
-    with refused():
-        rates = rated(latency_us, message_us, link, network, memory, host_ranks)
+    with exit_with_sentence():
+        rates = make_rates(latency_us, message_us, link, network, memory, host_ranks)
         if bool(model) == bool(shape):
             raise SpellingError(
                 "expected a tensor (--shape 4096x2560 --src 8:S(0) --dst 2x4:R,S(1)) "
@@ -100,7 +99,7 @@ def explain(
             )
         if model:
             explain_model(
-                mapped(model, train, generate, host_ranks),
+                model_moves(model, train, generate, host_ranks),
                 rates,
                 f"{model} from trainer {train} to generator {generate}",
                 picture,
@@ -109,41 +108,47 @@ def explain(
         source = spelling.layout(src, src_mesh, src_ranks, host=host_ranks)
         target = spelling.layout(dst, dst_mesh, dst_ranks, first=source.mesh.highest + 1, host=host_ranks)
         move = Move("tensor", "", spelling.shape(shape), spelling.dtype(dtype), source, target)
-        explain_pair(Explained.of(move, turn), rates, most, picture)
+        explain_pair(ExplainedMove.of(move, turn), rates, most, picture)
 
 
-def explain_pair(one: Explained, rates: Rates, most: int, picture: Path | None) -> None:
-    """One tensor's picture and its tables."""
+def explain_pair(explained: ExplainedMove, rates: Rates, most: int, picture: Path | None) -> None:
+    """Draw one tensor's move where a picture is wanted, and print its tables."""
     if picture is not None:
-        with drawing():
+        with explain_missing_matplotlib():
             from restripe.analysis.drawing import draw_pair  # noqa: PLC0415 - matplotlib is an extra
 
-            draw_pair(one.move, one.world, picture, f"{one.reason}\n{balance(one.totals)}")
+            draw_pair(
+                explained.move, explained.world, picture, f"{explained.reason}\n{describe_balance(explained.totals)}"
+            )
     console = Console(width=WIDTH)
-    console.print(facts(one, rates))
-    console.print(messages(one, most))
-    if one.totals.rebuilt:
-        console.print(stripes(one, most))
+    console.print(facts_table(explained, rates))
+    console.print(messages_table(explained, most))
+    if explained.totals.fan_outs:
+        console.print(fan_out_table(explained, most))
 
 
 def explain_model(tensors: list[Move], rates: Rates, title: str, picture: Path | None) -> None:
-    """A model's picture and its table."""
+    """Draw a model's move where a picture is wanted, and print its table."""
     totals = simulate(tensors)
     if picture is not None:
-        with drawing():
+        with explain_missing_matplotlib():
             from restripe.analysis.drawing import draw_model  # noqa: PLC0415 - matplotlib is an extra
 
-            draw_model(totals["all"].sent, picture, title, balance(totals["all"]))
+            draw_model(totals["all"].sent, picture, title, describe_balance(totals["all"]))
     console = Console(width=WIDTH)
     console.print(title, style="bold", highlight=False)
     console.print(by_kind(tensors, totals, rates))
     whole = totals["all"]
-    for line in (f"holders: {holders(whole, rates)}", balance(whole), f"predicted {predicted(whole, rates)}"):
+    for line in (
+        f"holders: {describe_holders(whole, rates)}",
+        describe_balance(whole),
+        f"predicted {describe_time(whole, rates)}",
+    ):
         console.print(line, highlight=False)
 
 
 @app.command("simulate")
-def simulated(
+def simulate_command(
     model: Model,
     train: Train,
     generate: Generate,
@@ -156,12 +161,14 @@ def simulated(
     host_ranks: Host = None,
 ) -> None:
     """Plan a whole model on every rank, and check that the plans pair up and write every destination byte exactly once."""
-    with refused():
-        rates = rated(latency_us, message_us, link, network, memory, host_ranks)
-        tensors = mapped(model, train, generate, host_ranks)
+    with exit_with_sentence():
+        rates = make_rates(latency_us, message_us, link, network, memory, host_ranks)
+        tensors = model_moves(model, train, generate, host_ranks)
         totals = simulate(tensors)
         if as_json:
-            typer.echo(json.dumps({kind: figures(each, rates) for kind, each in totals.items()}, indent=1))
+            typer.echo(
+                json.dumps({kind: figures(kind_totals, rates) for kind, kind_totals in totals.items()}, indent=1)
+            )
             return
         console = Console(width=WIDTH)
         ranks = [Degrees.of(text).ranks for text in (train, generate)]
@@ -172,34 +179,38 @@ def simulated(
             console.print(line, highlight=False)
 
 
-def rated(latency: float, message: float, link: float, network: float, memory: float, host: int | None) -> Rates:
-    """The rates; hosts are of the usual size where none is given."""
+def make_rates(latency: float, message: float, link: float, network: float, memory: float, host: int | None) -> Rates:
+    """Return the rates; without a size of hosts the default holds."""
     return Rates(latency, message, link, network, memory, DEFAULT.host if host is None else host)
 
 
-def mapped(model: str, train: str, generate: str, host: int | None) -> list[Move]:
-    """A model's tensors with their layouts."""
+def model_moves(model: str, train: str, generate: str, host: int | None) -> list[Move]:
+    """Return the moves of a model's tensors."""
     return moves(parameters(model), Degrees.of(train), Degrees.of(generate), host)
 
 
 @bench.callback()
-def rows_on_gpus(
+def bench_rows(
     context: typer.Context,
     only: Annotated[str, typer.Option("--rows", help="Only rows whose name contains this.")] = "",
     limit: Annotated[
         float | None, typer.Option(help="Seconds after which the run is ended; left out, it follows from the rows.")
     ] = None,
 ) -> None:
-    """Time restripe on the GPUs of this host beside the same sends and receives issued by hand; `bench plan` needs no GPU."""
+    """Time restripe's calls on this host: between its GPUs, or without two of them between two processes on the CPU."""
     if context.invoked_subcommand is not None:
         return
     console = Console(width=WIDTH)
-    with refused():
-        ranks = gpus()
-        found = chosen(only, ranks)
-        for result in results(found, restripes, ranks, allowed(found) if limit is None else limit):
-            console.print(table(result))
-        console.print(left_out(ranks))
+    wrong_bytes = 0
+    with exit_with_sentence():
+        ranks = transfers.rank_count()
+        selected = transfers.select_rows(transfers.playable_rows(ranks), only, ranks)
+        console.print(transfers.conditions(ranks), highlight=False)
+        for times in transfers.measure(selected, ranks, transfers.time_limit(selected) if limit is None else limit):
+            console.print(transfers.table(times))
+            wrong_bytes += sum(time.wrong_bytes for time in times)
+    if wrong_bytes:
+        raise typer.Exit(1)
 
 
 @bench.command("plan")
@@ -210,25 +221,25 @@ def bench_plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Time one rank's plan and a warm look-up in large worlds; needs no GPU."""
-    with refused():
-        found = [planning.measure(size) for size in worlds(ranks)]
+    with exit_with_sentence():
+        times = [planning.measure(size) for size in world_sizes(ranks)]
     if as_json:
-        typer.echo(json.dumps([each.told() for each in found], indent=1))
+        typer.echo(json.dumps([world.to_json() for world in times], indent=1))
     else:
-        Console(width=WIDTH).print(planning.table(found))
+        Console(width=WIDTH).print(planning.table(times))
 
 
-def worlds(text: str) -> list[int]:
-    """The sizes of `64,2048`; each even and at least 2."""
-    found = [int(part) if part.strip().isdigit() else 0 for part in text.split(",")]
-    if any(size < 2 or size % 2 for size in found):
+def world_sizes(text: str) -> list[int]:
+    """Return the sizes of `64,2048`; raise SpellingError unless each is even and at least 2."""
+    sizes = [int(part) if part.strip().isdigit() else 0 for part in text.split(",")]
+    if any(size < 2 or size % 2 for size in sizes):
         raise SpellingError(f"expected even sizes of worlds, joined by commas, such as 64,2048,16384, got {text!r}")
-    return found
+    return sizes
 
 
 @contextmanager
-def refused() -> Iterator[None]:
-    """Say in a sentence what cannot be done, and end with 2."""
+def exit_with_sentence() -> Iterator[None]:
+    """Print the error of a command that cannot be done, one sentence, and exit with 2."""
     try:
         yield
     except (BenchError, SpellingError, ReshardError) as error:
@@ -237,20 +248,11 @@ def refused() -> Iterator[None]:
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
-    """Pictures need matplotlib, which only the extra `plot` brings."""
+def explain_missing_matplotlib() -> Iterator[None]:
+    """Raise SpellingError with what to install where matplotlib is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
         raise SpellingError("a picture needs matplotlib: pip install 'restripe[plot]'") from error
-
-
-def chosen(only: str, ranks: int) -> list[Row]:
-    """The rows on so many ranks whose name contains the text; BenchError where none does."""
-    every = rows(ranks)
-    found = [row for row in every if only in row.name]
-    if not found:
-        raise BenchError(f"no row on {ranks} ranks is named {only!r}; there are {[row.name for row in every]}")
-    return found

@@ -8,7 +8,7 @@ from typing import Any
 from torch.distributed.tensor.placement_types import Placement
 
 from restripe.api import clear_caches
-from restripe.group.moving import move
+from restripe.group.single_tensor import reshard_one
 
 __all__ = ["clear_xferdtensor_python_caches", "xferdtensor_python_impl"]
 
@@ -36,21 +36,10 @@ def xferdtensor_python_impl(
     Raises:
         ReshardError: see `restripe.errors`.
     """
-    move(
-        src_tensor,
-        src_mesh,
-        src_placement,
-        dst_tensor,
-        dst_mesh,
-        dst_placement,
-        process_group,
-        None,  # shape
-        None,  # dtype
-        None,  # check
-        stream,
-    )
+    layouts = src_mesh, src_placement, dst_mesh, dst_placement
+    reshard_one(src_tensor, dst_tensor, layouts, process_group, stream=stream)
 
 
 def clear_xferdtensor_python_caches(process_group: Any = None) -> None:
-    """Clear what restripe keeps for the group, or for every group; see `restripe.clear_caches`."""
+    """Clear the caches of the group, or of every group; see `restripe.clear_caches`."""
     clear_caches(process_group)

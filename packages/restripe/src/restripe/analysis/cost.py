@@ -12,14 +12,14 @@ from restripe.analysis.traffic import Members
 
 @dataclass(frozen=True)
 class Rates:
-    """What the machine does. The defaults but `network` were fitted to H200 GPUs of one host (docs/performance.md).
+    """Latencies and rates of a machine. All defaults but `network` were fitted to H200 GPUs of one host (docs/performance.md).
 
-    latency: us from a submission until its first byte moves, and again until a fan-out's does.
-    message: us that one send or receive takes by itself, whatever its size.
-    link: GB/s out of a rank, and as many into it, among the ranks of one host; a GB is 10^9 bytes.
-    network: the same between hosts; 45 is what one 400 Gb/s adapter a GPU delivers.
+    latency: us from a submission until its first byte moves, and again until the first byte of a fan-out moves.
+    message: us that a send or a receive takes by itself, whatever its size.
+    link: GB/s out of a rank, and as many into it, between ranks of one host; a GB is 10^9 bytes.
+    network: GB/s out of a rank, and as many into it, between hosts; one 400 Gb/s adapter a GPU delivers 45.
     memory: GB/s at which a GPU packs, unpacks and copies pieces, each byte counted once.
-    host: ranks a host; ranks are taken to fill hosts in order.
+    host: number of ranks on a host; ranks fill hosts in order.
 
     Raises:
         SpellingError: a latency below 0, or a rate or a host that is not above 0.
@@ -33,84 +33,84 @@ class Rates:
     host: int = 8
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value < 0 or (value == 0 and each.name not in {"latency", "message"}):
-                raise SpellingError(f"expected a {each.name} above 0, got {value}")
+        for rate in fields(self):
+            value = getattr(self, rate.name)
+            if value < 0 or (value == 0 and rate.name not in {"latency", "message"}):
+                raise SpellingError(f"expected a {rate.name} above 0, got {value}")
 
-    def near(self, one: int, other: int) -> bool:
-        """Whether two ranks are on one host."""
-        return one // self.host == other // self.host
+    def same_host(self, rank: int, peer: int) -> bool:
+        """Return whether two ranks are on one host."""
+        return rank // self.host == peer // self.host
 
-    def between(self, near: bool) -> float:
-        """Bytes a microsecond between ranks of one host, or of two."""
-        return 1e3 * (self.link if near else self.network)
+    def bytes_per_us(self, within_host: bool) -> float:
+        """Return the bytes that cross in a microsecond between two ranks of one host, or of two hosts."""
+        return 1e3 * (self.link if within_host else self.network)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Milliseconds: the messages of the slowest rank, packing and local copies, and the slowest rank's fan-outs."""
+    """Predicted milliseconds of messages, of copies, and of fan-outs, each on the rank where it takes longest."""
 
     messages: float
     copies: float
-    rebuild: float
+    fan_outs: float
 
     @property
     def total(self) -> float:
-        """All, one after the other."""
-        return self.messages + self.copies + self.rebuild
+        """The sum of the three parts, which run one after the other."""
+        return self.messages + self.copies + self.fan_outs
 
 
-def predict(
+def predict_time(
     rates: Rates,
     sent: Mapping[tuple[int, int], int],
     messages: Mapping[tuple[int, int], int],
     copied: int,
-    rebuilt: Mapping[Members, int],
+    fan_outs: Mapping[Members, int],
 ) -> Prediction:
-    """The time of one submission.
+    """Predict the time of one submission.
 
-    All messages of a submission go in one group. A rank's messages take the longer of their bytes over its rates, out and
-    in at the same time, and of their number times `message`. A fan-out brings a member what it lacks, at the rate of the
-    slowest link between its members.
+    All messages of a submission go in one group. A rank's messages take the longer of two times: their bytes over the rank's
+    rates, out and in at once, and their number times `message`. A fan-out brings each member the bytes that it lacks, at the
+    rate of the slowest link between the members.
 
     Args:
         sent: bytes by (sender, receiver).
-        messages: their number by (sender, receiver).
+        messages: number of messages by (sender, receiver).
         copied: the most bytes that one rank copies in its own memory.
-        rebuilt: by members, the most bytes that a fan-out brings to one of them.
+        fan_outs: by the members of a fan-out, the most bytes that it brings to one of them.
     """
-    busy = max(_wire(rates, sent), _calls(rates, messages))
+    busy = max(_wire_us(rates, sent), _issue_us(rates, messages))
     return Prediction(
         (rates.latency + busy) / 1e3 if sent else 0.0,
         copied / rates.memory / 1e6,
-        (rates.latency + _rebuild(rates, rebuilt)) / 1e3 if rebuilt else 0.0,
+        (rates.latency + _fan_out_us(rates, fan_outs)) / 1e3 if fan_outs else 0.0,
     )
 
 
-def _wire(rates: Rates, sent: Mapping[tuple[int, int], int]) -> float:
-    """Microseconds of the busiest direction of the busiest rank; links and network carry at the same time."""
-    found: Counter[tuple[str, int, bool]] = Counter()
+def _wire_us(rates: Rates, sent: Mapping[tuple[int, int], int]) -> float:
+    """Return the microseconds of the busiest direction of the busiest rank; links and network carry at once."""
+    loads: Counter[tuple[str, int, bool]] = Counter()
     for (sender, receiver), size in sent.items():
-        near = rates.near(sender, receiver)
-        found["out", sender, near] += size
-        found["in", receiver, near] += size
-    return max((size / rates.between(near) for (_, _, near), size in found.items()), default=0.0)
+        within_host = rates.same_host(sender, receiver)
+        loads["out", sender, within_host] += size
+        loads["in", receiver, within_host] += size
+    return max((size / rates.bytes_per_us(within_host) for (_, _, within_host), size in loads.items()), default=0.0)
 
 
-def _calls(rates: Rates, messages: Mapping[tuple[int, int], int]) -> float:
-    """Microseconds that the rank with the most messages takes to issue them."""
-    found: Counter[int] = Counter()
-    for pair, times in messages.items():
-        found.update(dict.fromkeys(pair, times))
-    return max(found.values(), default=0) * rates.message
+def _issue_us(rates: Rates, messages: Mapping[tuple[int, int], int]) -> float:
+    """Return the microseconds that the rank with the most messages takes to issue them."""
+    counts: Counter[int] = Counter()
+    for pair, count in messages.items():
+        counts.update(dict.fromkeys(pair, count))
+    return max(counts.values(), default=0) * rates.message
 
 
-def _rebuild(rates: Rates, rebuilt: Mapping[Members, int]) -> float:
-    """Microseconds of the rank with the longest fan-outs."""
-    found: defaultdict[int, float] = defaultdict(float)
-    for members, size in rebuilt.items():
-        near = all(rates.near(members[0], rank) for rank in members)
+def _fan_out_us(rates: Rates, fan_outs: Mapping[Members, int]) -> float:
+    """Return the microseconds of the rank with the longest fan-outs."""
+    times: defaultdict[int, float] = defaultdict(float)
+    for members, size in fan_outs.items():
+        within_host = all(rates.same_host(members[0], rank) for rank in members)
         for rank in members:
-            found[rank] += size / rates.between(near)
-    return max(found.values(), default=0.0)
+            times[rank] += size / rates.bytes_per_us(within_host)
+    return max(times.values(), default=0.0)

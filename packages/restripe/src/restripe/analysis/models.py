@@ -1,4 +1,4 @@
-"""The parameters of three models: names, shapes, and how tensor parallelism cuts each."""
+"""The parameters of three models: names, shapes, and the tensor dims that tensor parallelism cuts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from restripe.analysis.spelling import SpellingError
 
 @dataclass(frozen=True)
 class Parameter:
-    """One tensor of a model.
+    """A tensor of a model.
 
     Args:
-        kind: the class of parameters that it counts among.
+        kind: its class, by which tables group parameters.
         layer: the layer whose pipeline stage holds it.
-        split: the tensor dim that tensor parallelism cuts; None: every rank holds all of it.
-        ways: the most parts that it is cut into, such as the key-value heads; None: as many as there are.
+        split: the tensor dim that tensor parallelism cuts; None: every rank holds the whole tensor.
+        ways: the largest number of parts, such as the number of key-value heads; None: one for each TP rank.
         expert: whether dim 0 numbers the experts, which expert parallelism cuts.
     """
 
@@ -33,21 +33,21 @@ class Parameter:
 
 
 def parameters(model: str) -> list[Parameter]:
-    """The model's parameters in the order in which they are submitted; SpellingError for a model that is not known."""
+    """Return the model's parameters in the order of submission; raise SpellingError for an unknown model."""
     if model not in MODELS:
         raise SpellingError(f"expected a model of {', '.join(MODELS)}, got {model!r}")
     return list(MODELS[model]())
 
 
 def qwen3_4b() -> Iterator[Parameter]:
-    """The 396 tensors of the layers, without the embedding (which is the head too) and the last norm."""
+    """Yield the 396 tensors of the layers, without the last norm and the embedding, which is also the head."""
     for layer in range(36):
         yield from _attention(layer, hidden=2560, heads=32, groups=8)
         yield from _mlp(layer, "layers.{}", "", hidden=2560, intermediate=9728)
 
 
 def qwen3_30b_a3b() -> Iterator[Parameter]:
-    """Experts stacked: 48 layers of 128 experts."""
+    """Yield the tensors of 48 layers with 128 stacked experts each."""
     yield Parameter("embedding", "embedding, head", (151936, 2048), 0, split=0)
     for layer in range(48):
         yield from _attention(layer, hidden=2048, heads=32, groups=4)
@@ -58,7 +58,10 @@ def qwen3_30b_a3b() -> Iterator[Parameter]:
 
 
 def deepseek_v3() -> Iterator[Parameter]:
-    """All in bfloat16 but the routers' float32 biases; 3 dense layers, then 58 with 256 stacked experts and a shared one."""
+    """Yield the tensors of 3 dense layers and 58 layers with 256 stacked experts and a shared one.
+
+    All are bfloat16 but the routers' biases, which are float32.
+    """
     hidden = 7168
     yield Parameter("embedding", "embedding, head", (129280, hidden), 0, split=0)
     for layer in range(61):
@@ -75,7 +78,7 @@ def deepseek_v3() -> Iterator[Parameter]:
 
 
 def _attention(layer: int, hidden: int, heads: int, groups: int, head: int = 128) -> Iterator[Parameter]:
-    """Grouped-query attention with a norm for each of its two inputs, and the layer's two norms; `groups` key-value heads."""
+    """Yield grouped-query attention of `groups` key-value heads, its norms, and the layer's two norms."""
     name = f"layers.{layer}"
     yield Parameter(f"{name}.q", "q", (heads * head, hidden), layer, split=0, ways=heads)
     for part in ("k", "v"):
@@ -86,7 +89,7 @@ def _attention(layer: int, hidden: int, heads: int, groups: int, head: int = 128
 
 
 def _latent_attention(layer: int, hidden: int) -> Iterator[Parameter]:
-    """Multi-head latent attention: the projections down to the latents are whole everywhere, those up are cut by heads."""
+    """Yield multi-head latent attention: down-projections are whole on every rank, up-projections are cut by heads."""
     name = f"layers.{layer}"
     yield Parameter(f"{name}.q_a", "q_a, kv_a", (1536, hidden), layer)
     yield Parameter(f"{name}.q_b", "q_b, kv_b", (24576, 1536), layer, split=0, ways=128)

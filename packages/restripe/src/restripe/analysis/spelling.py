@@ -1,4 +1,4 @@
-"""How shapes, ranks, layouts and rates are written on a command line, in the words of the case files."""
+"""The spelling of shapes, ranks and layouts on a command line, in the words of the case files."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _RANKS = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 class SpellingError(ValueError):
-    """A text that says no shape, rank, layout or model; the message tells what to write."""
+    """A text that spells no shape, rank, layout or model; the message says what to write."""
 
 
 def shape(text: str) -> tuple[int, ...]:
-    """The sizes of `4096x2560`; `scalar` is the shape of a tensor without dims."""
+    """Return the shape of a text such as `4096x2560`; `scalar` is the shape of a tensor without dims."""
     if text == "scalar":
         return ()
     if not _SIZES.fullmatch(text):
@@ -35,30 +35,31 @@ def shape(text: str) -> tuple[int, ...]:
 
 
 def dtype(text: str) -> torch.dtype:
-    """The dtype of torch's name for it, such as `bfloat16`."""
-    found = getattr(torch, text, None)
-    if not isinstance(found, torch.dtype):
+    """Return the dtype of a torch name such as `bfloat16`."""
+    attribute = getattr(torch, text, None)
+    if not isinstance(attribute, torch.dtype):
         raise SpellingError(f"expected torch's name of a dtype, such as bfloat16 or float8_e4m3fn, got {text!r}")
-    return found
+    return attribute
 
 
 def ranks(text: str) -> tuple[int, ...]:
-    """The ranks of `8-15` or `0,2,4-7`, in that order."""
-    found: list[int] = []
+    """Return the ranks of a text such as `8-15` or `0,2,4-7`, in that order."""
+    members: list[int] = []
     for part in text.split(","):
         match = _RANKS.fullmatch(part.strip())
         if match is None or int(match[2] or match[1]) < int(match[1]):
             raise SpellingError(f"expected ranks such as 8-15 or 0,2,4-7, got {text!r}")
-        found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return tuple(found)
+        members += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(members)
 
 
 def placements(text: str) -> tuple[Placement, ...]:
-    """The placements of `R,S(0)`, one a mesh dim."""
+    """Return the placements of a text such as `R,S(0)`, one for each mesh dim."""
     return tuple(_placement(part.strip()) for part in _BETWEEN.split(text))
 
 
 def _placement(text: str) -> Placement:
+    """Return the placement of a text such as `S(0)`."""
     if text == "R":
         return Replicate()
     if match := _SHARD.fullmatch(text):
@@ -76,12 +77,12 @@ def _placement(text: str) -> Placement:
 def layout(
     text: str, mesh: str | None = None, on: str | None = None, *, first: int = 0, host: int | None = None
 ) -> Layout:
-    """The layout of `2x4:R,S(0)`: a mesh of 2 x 4 ranks and a placement for each of its dims.
+    """Return the layout of a text such as `2x4:R,S(0)`: a mesh of 2 x 4 ranks and a placement for each mesh dim.
 
     Args:
         mesh: the mesh's sizes, where `text` has placements alone.
         on: the mesh's ranks in row-major order; when None they count up from `first`.
-        host: how many ranks a host has, where hosts are to be known.
+        host: number of ranks on a host, for a mesh that knows its hosts.
     """
     before, colon, after = text.partition(":")
     if bool(colon) == bool(mesh):
@@ -92,22 +93,22 @@ def layout(
         )
     sizes = shape(mesh or before)
     members = tuple(range(first, first + math.prod(sizes))) if on is None else ranks(on)
-    return Layout(filled(sizes, members, host), placements(after if colon else text))
+    return Layout(mesh_of_ranks(sizes, members, host), placements(after if colon else text))
 
 
-def filled(sizes: tuple[int, ...], members: tuple[int, ...], host: int | None) -> Mesh:
-    """The mesh of these ranks; where `host` tells how many ranks a host has, ranks fill hosts in order."""
+def mesh_of_ranks(sizes: tuple[int, ...], members: tuple[int, ...], host: int | None) -> Mesh:
+    """Return the mesh of these ranks; with `host` ranks on a host, ranks fill hosts in order."""
     return Mesh(sizes, members, None if host is None else tuple(rank // host for rank in members))
 
 
-def written(layout: Layout) -> str:
-    """A layout as it is written, without its ranks."""
-    kinds = ",".join(spelled(placement) for placement in layout.placements)
-    return f"{'x'.join(map(str, layout.mesh.shape))}:{kinds}"
+def format_layout(layout: Layout) -> str:
+    """Return the spelling of a layout without its ranks."""
+    spelled = ",".join(format_placement(placement) for placement in layout.placements)
+    return f"{'x'.join(map(str, layout.mesh.shape))}:{spelled}"
 
 
-def spelled(placement: Placement) -> str:
-    """A placement as the case files write it."""
+def format_placement(placement: Placement) -> str:
+    """Return a placement in the words of the case files."""
     if isinstance(placement, _StridedShard):
         return f"SS({placement.dim},{placement.split_factor})"
     if isinstance(placement, Segmented):
@@ -115,8 +116,8 @@ def spelled(placement: Placement) -> str:
     return f"S({placement.dim})" if isinstance(placement, Shard) else "R"
 
 
-def told(members: Sequence[int]) -> str:
-    """Ranks as they are written: runs that count up in steps of one are shortened."""
+def format_ranks(members: Sequence[int]) -> str:
+    """Return the spelling of ranks: consecutive ranks are written as a range."""
     runs: list[list[int]] = []
     for rank in members:
         if runs and rank == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""What all ranks do for one tensor, read off their plans and held against each other."""
+"""Traffic of one tensor: the plans of all ranks, checked against each other, and the elements that cross."""
 
 from __future__ import annotations
 
@@ -7,45 +7,47 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from restripe.analysis.coverage import flaw, merged, within
+from restripe.analysis.coverage import find_flaw, is_within, join_touching
 from restripe.layout.chunked import Intervals, Region, lengths
 from restripe.layout.mesh import Layout
 from restripe.planning.plan import RankPlan, Reason
-from restripe.planning.planner import planner
+from restripe.planning.planner import make_planner
 
 Members = tuple[int, ...]
 Plans = Mapping[int, RankPlan]
 
 
 class PlanFaultError(Exception):
-    """Plans of several ranks that do not fit together: a fault of the planner, which no user can cause."""
+    """Plans of several ranks that do not fit together: a fault of the planner, not of its user."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What crosses for one tensor, in elements.
+    """Traffic of one tensor, in elements.
 
-    `sent` is by (sender, receiver). `copied` is by rank: what it copies in its own memory, be it from source to destination
-    or to pack and unpack pieces that are not contiguous in row-major shards. `rebuilt` has, for each replica group that
-    ends with a fan-out, the elements that each member lacks before it. `needed` is the size of all destination shards,
-    replicas included.
+    reason: the reason of the plans.
+    sent: by (sender, receiver).
+    copied: by rank, what it copies in its own memory: from source to destination, and to pack and unpack pieces that are not
+        contiguous in row-major shards.
+    lacking: for each replica group with a fan-out, the elements that each member lacks before it.
+    needed: the size of all destination shards, replicas included.
     """
 
     reason: Reason
     sent: dict[tuple[int, int], int]
     copied: dict[int, int]
-    rebuilt: dict[Members, dict[int, int]]
+    lacking: dict[Members, dict[int, int]]
     needed: int
 
 
-def plans(src: Layout, dst: Layout, shape: tuple[int, ...], turn: int = 0) -> dict[int, RankPlan]:
-    """The plans of all ranks of both meshes; every other rank is idle."""
-    shared = planner(src, dst, shape)
-    return {rank: shared.plan(rank, turn) for rank in sorted({*src.mesh.ranks, *dst.mesh.ranks})}
+def plan_all_ranks(src: Layout, dst: Layout, shape: tuple[int, ...], rotation: int = 0) -> dict[int, RankPlan]:
+    """Return the plans of all ranks of both meshes; every other rank is idle."""
+    planner = make_planner(src, dst, shape)
+    return {rank: planner.plan(rank, rotation) for rank in sorted({*src.mesh.ranks, *dst.mesh.ranks})}
 
 
-def traffic(world: Plans) -> Traffic:
-    """The traffic of all ranks' plans of one tensor.
+def checked_traffic(world: Plans) -> Traffic:
+    """Check the plans of all ranks for one tensor, and return their traffic.
 
     Raises:
         PlanFaultError: a send and its receive differ, a rank sends what it does not own, or a destination element is not
@@ -53,22 +55,24 @@ def traffic(world: Plans) -> Traffic:
     """
     check_pairs(world)
     check_sources(world)
-    groups = rebuilding(world)
+    groups = fan_out_groups(world)
     check_destinations(world, groups)
     any_plan = next(iter(world.values()))
     return Traffic(
         any_plan.reason,
-        {(rank, one.peer): numel(one.region) for rank, each in world.items() for one in each.sends},
-        {rank: copied for rank, each in world.items() if (copied := copies(each))},
-        {members: {rank: _lacks(world[rank]) for rank in members} for members in groups if len(members) > 1},
-        sum(numel(each.destination) for each in world.values() if each.destination is not None),
+        {(rank, message.peer): numel(message.region) for rank, plan in world.items() for message in plan.sends},
+        {rank: copied for rank, plan in world.items() if (copied := copied_elements(plan))},
+        {members: {rank: _lacking_elements(world[rank]) for rank in members} for members in groups if len(members) > 1},
+        sum(numel(plan.destination) for plan in world.values() if plan.destination is not None),
     )
 
 
 def check_pairs(world: Plans) -> None:
-    """Every send has its receive of the same region, and one ordered pair of ranks has one message."""
-    sends = _by_pair((rank, one.peer, one.region) for rank, each in world.items() for one in each.sends)
-    receives = _by_pair((one.peer, rank, one.region) for rank, each in world.items() for one in each.receives)
+    """Raise PlanFaultError unless sends and receives pair up by region, at most one for a pair of ranks."""
+    sends = _by_pair((rank, message.peer, message.region) for rank, plan in world.items() for message in plan.sends)
+    receives = _by_pair(
+        (message.peer, rank, message.region) for rank, plan in world.items() for message in plan.receives
+    )
     if sends != receives:
         sender, receiver = next(pair for pair in sorted({*sends, *receives}) if sends.get(pair) != receives.get(pair))
         raise PlanFaultError(
@@ -78,118 +82,125 @@ def check_pairs(world: Plans) -> None:
 
 
 def _by_pair(messages: Iterable[tuple[int, int, Region]]) -> dict[tuple[int, int], Region]:
-    found: dict[tuple[int, int], Region] = {}
+    """Return the regions of messages (sender, receiver, region) by pair; raise PlanFaultError where a pair has two."""
+    regions: dict[tuple[int, int], Region] = {}
     for sender, receiver, region in messages:
-        if (sender, receiver) in found:
+        if (sender, receiver) in regions:
             raise PlanFaultError(f"rank {sender} has two messages for rank {receiver}: expected one")
-        found[sender, receiver] = region
-    return found
+        regions[sender, receiver] = region
+    return regions
 
 
 def check_sources(world: Plans) -> None:
-    """Every rank owns what it sends and copies."""
-    for rank, each in world.items():
-        for region in (*each.copies, *(one.region for one in each.sends)):
-            if each.source is None or not within(region, each.source):
-                raise PlanFaultError(f"rank {rank} gives {region} but owns {each.source}")
+    """Raise PlanFaultError unless every rank owns the regions that it sends and copies."""
+    for rank, plan in world.items():
+        for region in (*plan.copies, *(message.region for message in plan.sends)):
+            if plan.source is None or not is_within(region, plan.source):
+                raise PlanFaultError(f"rank {rank} gives {region} but owns {plan.source}")
 
 
-def rebuilding(world: Plans) -> list[Members]:
-    """The ranks that bring a destination shard together: the members of a fan-out, or one rank alone."""
-    found: dict[Members, None] = {}
-    for rank, each in world.items():
-        if each.destination is not None:
-            found[(rank,) if each.fan_out is None else each.fan_out.members] = None
-    return list(found)
+def fan_out_groups(world: Plans) -> list[Members]:
+    """Return the groups of ranks that complete a destination shard: members of a fan-out, or one rank alone."""
+    groups: dict[Members, None] = {}
+    for rank, plan in world.items():
+        if plan.destination is not None:
+            groups[(rank,) if plan.fan_out is None else plan.fan_out.members] = None
+    return list(groups)
 
 
 def check_destinations(world: Plans, groups: Iterable[Members]) -> None:
-    """What a group's members write before their fan-out tiles their shard: each element is there once, then on every member."""
+    """Raise PlanFaultError unless the regions that a group's members write before their fan-out tile their shard."""
     for members in groups:
-        first = world[members[0]]
-        if first.destination is None or any(_differ(first, world[rank]) for rank in members):
+        plan = world[members[0]]
+        if plan.destination is None or any(_differ(plan, world[rank]) for rank in members):
             raise PlanFaultError(f"ranks {members} complete one shard together, but some of them know of another one")
-        found = flaw([region for rank in members for region in writes(world[rank])], first.destination)
-        if found is not None:
+        flaw = find_flaw([region for rank in members for region in written_regions(world[rank])], plan.destination)
+        if flaw is not None:
             raise PlanFaultError(
-                f"ranks {members} write {found.box} of their shard {first.destination} {found.times} times: expected once"
+                f"ranks {members} write {flaw.box} of their shard {plan.destination} {flaw.times} times: expected once"
             )
 
 
-def _differ(one: RankPlan, other: RankPlan) -> bool:
-    """Whether two ranks of one replica group disagree about their shard or about who completes it."""
-    groups = [None if each.fan_out is None else (each.fan_out.kind, each.fan_out.members) for each in (one, other)]
-    return one.destination != other.destination or groups[0] != groups[1]
+def _differ(plan: RankPlan, other_plan: RankPlan) -> bool:
+    """Return whether two members of a replica group have different shards or fan-outs."""
+    return plan.destination != other_plan.destination or _fan_out_key(plan) != _fan_out_key(other_plan)
 
 
-def writes(planned: RankPlan) -> list[Region]:
-    """The regions that a rank writes before the fan-out."""
-    return [*planned.copies, *(one.region for one in planned.receives)]
+def _fan_out_key(plan: RankPlan) -> tuple[object, Members] | None:
+    """Return kind and members of a plan's fan-out, which are the same for all of its members."""
+    return None if plan.fan_out is None else (plan.fan_out.kind, plan.fan_out.members)
 
 
-def copies(planned: RankPlan) -> int:
-    """The elements that a rank copies in its own memory."""
-    packed = [one.region for one in planned.sends if not contiguous(one.region, planned.source or ())]
-    unpacked = [one.region for one in planned.receives if not contiguous(one.region, planned.destination or ())]
-    return sum(map(numel, (*planned.copies, *packed, *unpacked)))
+def written_regions(plan: RankPlan) -> list[Region]:
+    """Return the regions that a rank writes before the fan-out."""
+    return [*plan.copies, *(message.region for message in plan.receives)]
 
 
-def contiguous(piece: Region, shard: Region) -> bool:
-    """Whether a piece is one run of a row-major shard: past its first dim longer than 1, it has all that the shard has."""
+def copied_elements(plan: RankPlan) -> int:
+    """Return the number of elements that a rank copies in its own memory."""
+    packed = [message.region for message in plan.sends if not is_contiguous(message.region, plan.source or ())]
+    unpacked = [
+        message.region for message in plan.receives if not is_contiguous(message.region, plan.destination or ())
+    ]
+    return sum(map(numel, (*plan.copies, *packed, *unpacked)))
+
+
+def is_contiguous(piece: Region, shard: Region) -> bool:
+    """Return whether a piece is one run of a row-major shard: it spans all dims after its first one longer than 1."""
     sizes = lengths(piece)
-    first = next((dim for dim, size in enumerate(sizes) if size > 1), len(sizes))
-    rest = zip(sizes[first + 1 :], lengths(shard)[first + 1 :], strict=True)
-    return first == len(sizes) or (
-        _runs(piece[first], shard[first]) == 1 and all(size == whole for size, whole in rest)
+    outer = next((dim for dim, size in enumerate(sizes) if size > 1), len(sizes))
+    rest = zip(sizes[outer + 1 :], lengths(shard)[outer + 1 :], strict=True)
+    return outer == len(sizes) or (
+        _count_runs(piece[outer], shard[outer]) == 1 and all(size == shard_size for size, shard_size in rest)
     )
 
 
-def _runs(mine: Intervals, shard: Intervals) -> int:
-    """Into how many runs intervals of a shard fall where the shard's own lie one after another."""
-    found, before = [], 0
+def _count_runs(mine: Intervals, shard: Intervals) -> int:
+    """Return the number of runs of intervals of a shard dim, once the shard's own intervals are put side by side."""
+    local, before = [], 0
     for low, high in shard:
         shift = before - low
-        found += [(max(lo, low) + shift, min(hi, high) + shift) for lo, hi in mine if max(lo, low) < min(hi, high)]
+        local += [(max(lo, low) + shift, min(hi, high) + shift) for lo, hi in mine if max(lo, low) < min(hi, high)]
         before += high - low
-    return len(merged(tuple(found)))
+    return len(join_touching(tuple(local)))
 
 
-def _lacks(planned: RankPlan) -> int:
-    """The elements that the fan-out brings to a rank."""
-    return numel(planned.destination or ()) - sum(map(numel, writes(planned)))
+def _lacking_elements(plan: RankPlan) -> int:
+    """Return the number of elements that the fan-out brings to a rank."""
+    return numel(plan.destination or ()) - sum(map(numel, written_regions(plan)))
 
 
 def numel(region: Region) -> int:
-    """The elements of a region."""
+    """Return the number of elements of a region."""
     return math.prod(lengths(region))
 
 
-def relabelled(found: Traffic, names: Mapping[int, int]) -> Traffic:
-    """The same traffic between ranks of other numbers."""
+def rename_ranks(traffic: Traffic, names: Mapping[int, int]) -> Traffic:
+    """Return traffic with every rank replaced by its new number in `names`."""
     return Traffic(
-        found.reason,
-        {(names[sender], names[receiver]): size for (sender, receiver), size in found.sent.items()},
-        {names[rank]: size for rank, size in found.copied.items()},
+        traffic.reason,
+        {(names[sender], names[receiver]): size for (sender, receiver), size in traffic.sent.items()},
+        {names[rank]: size for rank, size in traffic.copied.items()},
         {
             tuple(names[rank] for rank in members): {names[rank]: size for rank, size in lacking.items()}
-            for members, lacking in found.rebuilt.items()
+            for members, lacking in traffic.lacking.items()
         },
-        found.needed,
+        traffic.needed,
     )
 
 
 def busiest_peers(world: Plans) -> int:
-    """The most ranks that any one rank sends to or receives from."""
+    """Return the number of peers of the rank with the most: ranks that it sends to or receives from."""
     peers: defaultdict[int, set[int]] = defaultdict(set)
-    for rank, each in world.items():
-        peers[rank].update(one.peer for one in (*each.sends, *each.receives))
+    for rank, plan in world.items():
+        peers[rank].update(message.peer for message in (*plan.sends, *plan.receives))
     return max(map(len, peers.values()), default=0)
 
 
 def loads(sent: Mapping[tuple[int, int], int]) -> tuple[Counter[int], Counter[int]]:
-    """What each rank sends, and what each receives."""
-    out, into = Counter[int](), Counter[int]()
+    """Return the sums by sender and by receiver of sizes by (sender, receiver)."""
+    sent_by, received_by = Counter[int](), Counter[int]()
     for (sender, receiver), size in sent.items():
-        out[sender] += size
-        into[receiver] += size
-    return out, into
+        sent_by[sender] += size
+        received_by[receiver] += size
+    return sent_by, received_by

@@ -1,133 +1,165 @@
-"""Running a program by address, for a transport that takes addresses: nothing is looked at again while nothing moves.
+"""Launching a program over a transport that takes addresses.
 
-Each round's copies, messages and fan-outs are written down once where its memories lie, as calls that enqueue them; a program
-with buffers allocates those each time. What is written down holds no memory: it is good while a call's tensors and buffers lie
-there.
+The calls that enqueue a program are built for the addresses of its memories and hold no memory themselves: they may be
+made again as long as the caller's tensors lie where they did.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from restripe.execution.by_tensor import members_of
-from restripe.execution.memory import allocate
-from restripe.execution.program import Copy, Gather, Geometry, Program, Round, Span, Spread, View
-from restripe.execution.streams import Aside
-from restripe.transport.copy_tables import Piece
+import torch
 
-Post = tuple[int, int, int]  # address, length in bytes, peer or root; of an all-gather to, from, length there
-Enqueue = Callable[[Any], None]  # with the handle of the caller's stream, which is the current one
+from restripe.execution.program import AllGather, Broadcast, Program, Round, Span, StridedCopy
+from restripe.execution.streams import SideStream
+from restripe.transport.protocol import AddressCopy, AddressTransport, Collective, Enqueue, Message
 
 
-class Written(NamedTuple):
-    """A round where its memories lie: the buffers' places, and what is called to enqueue it."""
+class Endpoints(NamedTuple):
+    """The communicators that a program goes over.
 
-    places: list[int | None]
-    calls: list[Enqueue]
-
-
-class Addressed:
-    """A program with the places of its memories, over one communicator.
-
-    Args:
-        geometries: of source and destination of each tensor, in turn; None where this rank has none.
-        starts: where their first elements lie, on the communicator's device.
-        replicas: by split, the communicator of this rank's replica group, where it is in one.
-        aside: a second stream for what stays on this rank while the rest crosses; None where there is one alone.
+    `messages` carries sends, receives and copies; `replicas` has, by replica split, the communicator of this rank's replica
+    group, None where it is in none. `side_stream` is a second stream for large local copies; None where there is no other.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        geometries: Sequence[Geometry | None],
-        starts: Sequence[int | None],
-        communicator: Any,
-        replicas: Sequence[Any],
-        aside: Aside | None = None,
-    ) -> None:
-        self._communicator, self._replicas, self._aside = communicator, replicas, aside
-        self._itemsizes = {number: one.itemsize for number, one in enumerate(geometries) if one is not None}
-        self._itemsizes |= {buffer.memory: buffer.itemsize for step in program.rounds for buffer in step.buffers}
-        self._starts = list(starts)
-        self._places: list[int | None] = [None] * (program.memories - len(starts))
-        self._rounds = program.rounds
-        self._written: list[Written | None] = [None] * len(program.rounds)
+    messages: AddressTransport
+    device: torch.device
+    replicas: Sequence[AddressTransport | None]
+    side_stream: SideStream | None = None
 
-    def calls(self) -> list[Enqueue]:
-        """What enqueues the program; every rank of the communicator makes its own calls of the same submission."""
-        if any(step.buffers for step in self._rounds):
-            return [self._run]
-        return [call for step in self._rounds for call in self._write(step)]
 
-    def _run(self, handle: Any) -> None:
-        """Enqueue the rounds; one is written down anew where a buffer of its has moved."""
-        places, first, buffers = self._places, len(self._starts), {}
-        for number, step in enumerate(self._rounds):
-            for buffer in step.buffers:
-                tensor = buffers[buffer.memory] = allocate(buffer, self._communicator.device)
-                places[buffer.memory - first] = tensor.data_ptr()
-            written = self._written[number]
-            if written is None or written.places != places:
-                written = self._written[number] = Written(places.copy(), self._write(step))
-            for call in written.calls:
-                call(handle)
-            for memory in step.drops:
-                places[memory - first] = None
-                del buffers[memory]
+class Launcher:
+    """Makes the calls that enqueue a program.
 
-    def _write(self, step: Round) -> list[Enqueue]:
-        """What a round enqueues, in order.
+    Args:
+        program: this rank's program; every rank of the communicators makes the calls of its own.
+        endpoints: the communicators to go over.
+    """
 
-        What stays is copied on the second stream where it is much, or else together with other copies, before the messages where
-        those are packed first.
+    def __init__(self, program: Program, endpoints: Endpoints) -> None:
+        self.program, self.endpoints = program, endpoints
+
+    def calls(self, starts: Sequence[int | None]) -> list[Enqueue]:
+        """Return the calls that enqueue the program on the stream whose handle they are given, in order.
+
+        Args:
+            starts: the address of the first element of each tensor's source and destination, in turn, on the endpoints'
+                device; None where this rank has none.
         """
-        before, after = list(step.packs), list(step.unpacks)
-        crosses, aside = bool(step.sends or step.receives), self._aside
-        if crosses and aside is not None and self._bytes(step.stays) > aside.least:
-            first, last = [aside.begin], [partial(aside.run, copies) for copies in self._copies(step.stays)]
-        else:
-            first, last = [], []
-            (before or after).extend(step.stays)
-        calls = first + self._copies(before) + (self._posts(step) if crosses else []) + self._copies(after) + last
-        for split, some in groupby(step.rebuilds, attrgetter("split")):
-            calls.append(members_of(self._replicas, split).shares(*self._shared(list(some))))
-        return calls + self._copies(step.finishes)
+        if self.program.allocates:
+            return [_BufferedLaunch(self, starts)]
+        return [call for step in self.program.rounds for call in self.round_calls(step, starts)]
 
-    def _copies(self, copies: Sequence[Copy]) -> list[Enqueue]:
-        """The call that makes the copies, where there are any."""
-        return [self._communicator.copies([self._piece(*views) for views in copies])] if copies else []
+    def round_calls(self, step: Round, starts: Sequence[int | None]) -> list[Enqueue]:
+        """Return the calls of one round.
 
-    def _posts(self, step: Round) -> list[Enqueue]:
-        posts = [[(self._at(span), span.length, peer) for span, peer in some] for some in (step.sends, step.receives)]
-        return [self._communicator.posts(*posts)]
+        Many bytes of local copies go to the second stream. Few go with the packs, or with the unpacks where there are none.
+        """
+        transport = self.endpoints.messages
+        packs, unpacks, side_stream = step.packs, step.unpacks, self._side_stream_for(step)
+        if step.local_copies and side_stream is None:
+            packs, unpacks = (
+                ([*packs, *step.local_copies], unpacks) if packs else (packs, [*unpacks, *step.local_copies])
+            )
+        calls: list[Enqueue] = [] if side_stream is None else [side_stream.begin]
+        if packs:
+            calls.append(_copy_call(transport, packs, starts))
+        if step.sends or step.receives:
+            calls.append(transport.p2p(_messages(step.sends, starts), _messages(step.receives, starts)))
+        if unpacks:
+            calls.append(_copy_call(transport, unpacks, starts))
+        if side_stream is not None:
+            calls.append(partial(side_stream.run, _copy_call(transport, step.local_copies, starts)))
+        if step.replications:
+            calls += self._replication_calls(step.replications, starts)
+        if step.copy_back:
+            calls.append(_copy_call(transport, step.copy_back, starts))
+        return calls
 
-    def _shared(self, rebuilds: Sequence[Gather | Spread]) -> tuple[list[Post], list[Post]]:
-        at = self._at
-        gathers = [(at(one.whole), at(one.stripe), one.stripe.length) for one in rebuilds if isinstance(one, Gather)]
-        spreads = [(at(one.stripe), one.stripe.length, one.root) for one in rebuilds if isinstance(one, Spread)]
-        return gathers, spreads
+    def _side_stream_for(self, step: Round) -> SideStream | None:
+        """Return the second stream where a round has enough local copies to run beside its messages."""
+        side_stream = self.endpoints.side_stream
+        if side_stream is None or not (step.sends or step.receives):
+            return None
+        return side_stream if _bytes(step.local_copies) > side_stream.least_bytes else None
 
-    def _piece(self, into: View, out: View) -> Piece:
-        """A copy in bytes; both its memories have elements of one size."""
-        itemsize = self._itemsizes[into.memory]
-        dst, src = (self._start(view.memory) + view.offset * itemsize for view in (into, out))
-        strides = ((*(stride * itemsize for stride in view.strides), 1) for view in (into, out))
-        return Piece(dst, src, (*into.sizes, itemsize), *strides)
+    def _replication_calls(
+        self, replications: Sequence[AllGather | Broadcast], starts: Sequence[int | None]
+    ) -> Iterator[Enqueue]:
+        """Yield one call for the collectives of each replica split."""
+        for split, collectives in groupby(replications, attrgetter("split")):
+            members = self.endpoints.replicas[split]
+            if members is None:
+                raise RuntimeError(
+                    f"replica split {split} has a stripe of this rank, but this rank is in no replica group"
+                )
+            gathers: list[Collective] = []
+            broadcasts: list[Collective] = []
+            for collective in collectives:
+                stripe = _address(collective.stripe, starts)
+                if isinstance(collective, AllGather):
+                    gathers.append((_address(collective.whole, starts), stripe, collective.stripe.length))
+                else:
+                    broadcasts.append((stripe, collective.stripe.length, collective.root))
+            yield members.collectives(gathers, broadcasts)
 
-    def _bytes(self, copies: Sequence[Copy]) -> int:
-        return sum(math.prod(into.sizes) * self._itemsizes[into.memory] for into, _ in copies)
 
-    def _at(self, span: Span) -> int:
-        return self._start(span.memory) + span.offset
+class _BufferedLaunch:
+    """Enqueues a program with buffers: allocates them at every run, and rebuilds the calls of a round whose buffers moved."""
 
-    def _start(self, memory: int) -> int:
-        first = len(self._starts)
-        start = self._starts[memory] if memory < first else self._places[memory - first]
-        if start is None:
-            raise IndexError(f"memory {memory} is not this rank's")
-        return start
+    def __init__(self, launcher: Launcher, starts: Sequence[int | None]) -> None:
+        self._launcher, self._first = launcher, len(starts)
+        self._starts = [*starts, *[None] * (launcher.program.memories - len(starts))]
+        self._built: list[tuple[list[int | None], list[Enqueue]]] = [([], [])] * len(launcher.program.rounds)
+
+    def __call__(self, handle: int | None) -> None:
+        starts, buffers = self._starts, {}
+        for number, step in enumerate(self._launcher.program.rounds):
+            for buffer in step.buffers:
+                memory = torch.empty(buffer.length, dtype=torch.uint8, device=self._launcher.endpoints.device)
+                buffers[buffer.memory], starts[buffer.memory] = memory, memory.data_ptr()
+            buffer_starts, calls = self._built[number]
+            if buffer_starts != starts[self._first :]:
+                calls = self._launcher.round_calls(step, starts)
+                self._built[number] = starts[self._first :], calls
+            for call in calls:
+                call(handle)
+            for memory_number in step.frees:
+                starts[memory_number] = None
+                del buffers[memory_number]
+
+
+def _copy_call(transport: AddressTransport, copies: Sequence[StridedCopy], starts: Sequence[int | None]) -> Enqueue:
+    return transport.copies([_address_copy(copy, starts) for copy in copies])
+
+
+def _address_copy(copy: StridedCopy, starts: Sequence[int | None]) -> AddressCopy:
+    into = _start(copy.into, starts) + copy.into_offset
+    out_of = _start(copy.out_of, starts) + copy.out_offset
+    return AddressCopy(into, out_of, copy.sizes, copy.into_strides, copy.out_strides)
+
+
+def _messages(spans: Sequence[tuple[Span, int]], starts: Sequence[int | None]) -> list[Message]:
+    return [(_address(span, starts), span.length, peer) for span, peer in spans]
+
+
+def _address(span: Span, starts: Sequence[int | None]) -> int:
+    return _start(span.memory, starts) + span.offset
+
+
+def _start(memory: int, starts: Sequence[int | None]) -> int:
+    start = starts[memory]
+    if start is None:
+        raise RuntimeError(
+            f"memory {memory} of the program has no address on this rank; the plan uses a tensor that it has not"
+        )
+    return start
+
+
+def _bytes(copies: Sequence[StridedCopy]) -> int:
+    return sum(math.prod(copy.sizes) for copy in copies)

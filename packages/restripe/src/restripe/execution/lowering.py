@@ -1,4 +1,4 @@
-"""From plans to a program: which bytes of which memory cross, and what is copied before and after; arithmetic on strides."""
+"""Lowering: from plans to a program, that is, which bytes of which memory cross or are copied; arithmetic on strides."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from itertools import accumulate, product
 from operator import attrgetter
 from typing import NamedTuple
 
+from restripe.execution.coalesce import coalesce_copies, collapse_dims
 from restripe.execution.program import (
+    AllGather,
+    Broadcast,
     Buffer,
-    Copy,
-    Gather,
     Geometry,
     Program,
     Round,
-    Sizes,
     Span,
-    Spread,
-    View,
-    contiguous,
+    StridedCopy,
+    is_contiguous,
+    row_major,
 )
-from restripe.execution.strided_runs import Stretch, stretches, within
-from restripe.layout.chunked import Region, lengths
+from restripe.layout.chunked import Interval, Intervals, Region, lengths
+from restripe.layout.piecewise import join_intervals
 from restripe.planning.plan import FanOutKind, RankPlan
-from restripe.planning.rounds import Part
+from restripe.planning.rounds import RoundPart
+
+TensorGeometry = tuple[Geometry | None, Geometry | None]  # of a tensor's source and destination on this rank
 
 
-class Shard(NamedTuple):
-    """The part of a memory that holds a global region, dims in order, from an offset in elements on."""
+class RegionMemory(NamedTuple):
+    """A memory that holds a region of the global tensor, from an offset in bytes on."""
 
     memory: int
     geometry: Geometry
@@ -36,212 +38,219 @@ class Shard(NamedTuple):
     offset: int = 0
 
     def span(self, region: Region) -> Span | None:
-        """The part of the region as adjacent bytes, where it lies so."""
-        offset, sizes = self.offset, []
-        for owned, part, stride in zip(self.region, region, self.geometry.strides, strict=False):
-            lies = within(owned, part)
-            if len(lies) != 1:
+        """Return the part of the region as adjacent bytes, or None where it does not lie so."""
+        start, sizes = 0, []
+        for owned, part, stride in zip(self.region, region, self.geometry.strides, strict=True):
+            intervals = local_intervals(owned, part)
+            if len(intervals) != 1:
                 return None
-            offset += lies[0][0] * stride
-            sizes.append(lies[0][1] - lies[0][0])
-        sizes += self.geometry.sizes[len(region) :]  # the halves of 16-byte elements
-        if not contiguous(sizes, self.geometry.strides):
+            start += intervals[0][0] * stride
+            sizes.append(intervals[0][1] - intervals[0][0])
+        if not is_contiguous(sizes, self.geometry.strides):
             return None
-        return Span(self.memory, offset * self.geometry.itemsize, math.prod(sizes) * self.geometry.itemsize)
-
-    def view(self, stretches: Sequence[Stretch], side: int) -> View:
-        """The pieces that a stretch of each tensor dim visits on this side of a copy."""
-        offset, sizes, strides = self.offset, [], []
-        for (length, starts, pieces, steps), stride in zip(stretches, self.geometry.strides, strict=False):
-            offset += starts[side] * stride
-            if pieces > 1:
-                sizes.append(pieces)
-                strides.append(steps[side] * stride)
-            sizes.append(length)
-            strides.append(stride)
-        more = len(stretches)
-        return View(
-            self.memory, offset, (*sizes, *self.geometry.sizes[more:]), (*strides, *self.geometry.strides[more:])
-        )
+        itemsize = self.geometry.itemsize
+        return Span(self.memory, self.offset + start * itemsize, math.prod(sizes) * itemsize)
 
 
-def copies(into: Shard, out: Shard, region: Region) -> Iterator[Copy]:
-    """How the region is copied between two shards that hold it."""
-    sides = zip(into.region, out.region, region, strict=True)
-    for each in product(*(stretches(one, other, part) for one, other, part in sides)):
-        yield into.view(each, 0), out.view(each, 1)
+def region_copies(into: RegionMemory, out_of: RegionMemory, region: Region) -> Iterator[StridedCopy]:
+    """Yield the copies that bring a region from one memory to another; both hold it."""
+    sides = zip(into.region, out_of.region, region, strict=True)
+    dims = [coalesce_copies(_dim_copies(*side)) for side in sides]
+    for pieces in product(*dims):
+        yield _combine(into, out_of, pieces)
 
 
-def bind(
+def _dim_copies(into: Intervals, out_of: Intervals, part: Intervals) -> Iterator[StridedCopy]:
+    """Yield the copies of a part of one tensor dim, in elements of the two local dims."""
+    starts = zip(part, local_starts(into, part), local_starts(out_of, part), strict=True)
+    for (lo, hi), into_start, out_start in starts:
+        yield StridedCopy(0, 0, into_start, out_start, (hi - lo,), (1,), (1,))
+
+
+def _combine(into: RegionMemory, out_of: RegionMemory, pieces: Sequence[StridedCopy]) -> StridedCopy:
+    """Return the product of one piece of each tensor dim, in bytes."""
+    itemsize = into.geometry.itemsize
+    into_offset, out_offset = into.offset, out_of.offset
+    sizes: list[int] = []
+    into_strides: list[int] = []
+    out_strides: list[int] = []
+    for piece, into_stride, out_stride in zip(pieces, into.geometry.strides, out_of.geometry.strides, strict=True):
+        into_step, out_step = into_stride * itemsize, out_stride * itemsize
+        into_offset += piece.into_offset * into_step
+        out_offset += piece.out_offset * out_step
+        sizes += piece.sizes
+        into_strides += [stride * into_step for stride in piece.into_strides]
+        out_strides += [stride * out_step for stride in piece.out_strides]
+    return StridedCopy(
+        into.memory,
+        out_of.memory,
+        into_offset,
+        out_offset,
+        (*sizes, itemsize),
+        (*into_strides, 1),
+        (*out_strides, 1),
+    )
+
+
+def local_starts(owned: Intervals, part: Intervals) -> list[int]:
+    """Return where each interval of a part begins in the local dim of what is owned; each lies within one owned interval."""
+    starts, remaining = [], iter(owned)
+    lo, hi, before = 0, 0, 0
+    for part_lo, part_hi in part:
+        while part_hi > hi:
+            before += hi - lo
+            lo, hi = next(remaining)
+        starts.append(before + part_lo - lo)
+    return starts
+
+
+def local_intervals(owned: Intervals, part: Intervals) -> list[Interval]:
+    """Return the intervals of the local dim in which a part of what is owned lies; adjacent ones as one."""
+    return join_intervals(
+        (start, start + hi - lo) for start, (lo, hi) in zip(local_starts(owned, part), part, strict=True)
+    )
+
+
+def lower(
     plans: Sequence[RankPlan],
-    schedule: Sequence[Sequence[Part]],
-    geometries: Sequence[tuple[Geometry | None, Geometry | None]],
+    schedule: Sequence[Sequence[RoundPart]],
+    geometries: Sequence[TensorGeometry],
     splits: Sequence[int],
 ) -> Program:
-    """The program of a submission: one plan, one (source, destination) geometry and one split's number a tensor.
+    """Return the program of a submission.
 
-    A round's rebuilds are sorted by split, an order that all ranks share.
+    Args:
+        plans: one a tensor.
+        schedule: the parts of each round; see `rounds`.
+        geometries: of each tensor's source and destination; None where this rank has none.
+        splits: for each tensor the number of the replica split that its collectives go over. The collectives of a round are
+            sorted by it, an order that all ranks share.
     """
-    binder = _Binder(plans, geometries, splits)
-    return Program(list(binder.rounds(schedule)), binder.memories)
+    lowering = _Lowering(plans, geometries, splits)
+    return Program([lowering.round(parts) for parts in schedule], lowering.memories)
 
 
-class _Binder:
-    def __init__(
-        self,
-        plans: Sequence[RankPlan],
-        geometries: Sequence[tuple[Geometry | None, Geometry | None]],
-        splits: Sequence[int],
-    ) -> None:
+class _Lowering:
+    """The state of one lowering: the memories so far, and the buffers that stand in for destinations."""
+
+    def __init__(self, plans: Sequence[RankPlan], geometries: Sequence[TensorGeometry], splits: Sequence[int]) -> None:
         self.plans, self.geometries, self.splits = plans, geometries, splits
-        self.destinations: dict[int, Shard] = {}
-        self.callers: dict[int, Shard] = {}
         self.memories = 2 * len(plans)
-        self.round = Round()
-        self.staged: dict[int, tuple[int, int]] = {}
+        self._flat: dict[int, RegionMemory] = {}  # by tensor, the contiguous buffer in place of a strided destination
+        self._round = Round()
+        # by itemsize, so that elements stay aligned: the round's staging buffer and its length so far
+        self._staged: dict[int, tuple[int, int]] = {}
 
-    def rounds(self, schedule: Sequence[Sequence[Part]]) -> Iterator[Round]:
-        for parts in schedule:
-            self.round, self.staged = Round(), {}
-            for part in parts:
-                self._part(part)
-            for itemsize, (memory, elements) in self.staged.items():
-                self.round.buffers.append(Buffer(memory, elements, itemsize))
-                self.round.drops.append(memory)
-            self.round.stays = merged(self.round.stays)
-            self.round.packs, self.round.unpacks = merged(self.round.packs), merged(self.round.unpacks)
-            self.round.rebuilds.sort(key=attrgetter("split"))
-            yield self.round
+    def round(self, parts: Sequence[RoundPart]) -> Round:
+        """Lower one round."""
+        step = self._round = Round()
+        self._staged = {}
+        for part in parts:
+            self._lower_part(part)
+        for memory, length in self._staged.values():
+            step.buffers.append(Buffer(memory, length))
+            step.frees.append(memory)
+        for copies in (step.packs, step.unpacks, step.local_copies, step.copy_back):
+            copies[:] = map(collapse_dims, coalesce_copies(copies))
+        step.replications.sort(key=attrgetter("split"))
+        return step
 
-    def _part(self, part: Part) -> None:
-        plan = self.plans[part.tensor]
+    def _lower_part(self, part: RoundPart) -> None:
+        plan, step = self.plans[part.tensor], self._round
         src, dst = self._source(part.tensor), self._destination(part)
-        given = self._given(part, src, dst)
-        if src is not None and dst is not None and part.first and given is None:
+        gathered = self._gathered_source(part, src, dst)
+        if src is not None and dst is not None and part.first and gathered is None:
             for region in plan.copies:
-                self.round.stays += copies(dst, src, region)
+                step.local_copies += region_copies(dst, src, region)
         if src is not None:
-            for message in part.of(plan.sends):
-                self.round.sends.append((self._pack(src, message.region), message.peer))
+            for message in part.select(plan.sends):
+                step.sends.append((self._pack(src, message.region), message.peer))
         if dst is not None:
-            for message in part.of(plan.receives):
-                self.round.receives.append((self._land(dst, message.region), message.peer))
+            for message in part.select(plan.receives):
+                step.receives.append((self._unpack(dst, message.region), message.peer))
             if part.last:
-                self._complete(part.tensor, dst, given)
+                self._replicate(part.tensor, dst, gathered)
 
-    def _source(self, tensor: int) -> Shard | None:
+    def _source(self, tensor: int) -> RegionMemory | None:
         plan, (geometry, _) = self.plans[tensor], self.geometries[tensor]
         if geometry is None or plan.source is None:
             return None
-        return Shard(2 * tensor, geometry, plan.source)
+        return RegionMemory(2 * tensor, geometry, plan.source)
 
-    def _destination(self, part: Part) -> Shard | None:
-        """The caller's memory, or a contiguous buffer in its stead where a collective needs one."""
-        plan, (_, geometry) = self.plans[part.tensor], self.geometries[part.tensor]
+    def _caller_destination(self, tensor: int) -> RegionMemory | None:
+        plan, (_, geometry) = self.plans[tensor], self.geometries[tensor]
         if geometry is None or plan.destination is None:
             return None
-        caller = Shard(2 * part.tensor + 1, geometry, plan.destination)
-        if plan.fan_out is None or geometry.contiguous:
+        return RegionMemory(2 * tensor + 1, geometry, plan.destination)
+
+    def _destination(self, part: RoundPart) -> RegionMemory | None:
+        """Return the caller's memory, or a contiguous buffer in its place where a collective needs one."""
+        caller = self._caller_destination(part.tensor)
+        if caller is None or self.plans[part.tensor].fan_out is None or caller.geometry.contiguous:
             return caller
         if part.first:
-            flat = geometry._replace(strides=_row_major(geometry.sizes))
-            memory = self._memory()
-            self.round.buffers.append(Buffer(memory, math.prod(flat.sizes), flat.itemsize))
-            self.destinations[part.tensor] = Shard(memory, flat, plan.destination)
-            self.callers[part.tensor] = caller
-        return self.destinations[part.tensor]
+            flat = caller.geometry._replace(strides=row_major(caller.geometry.sizes))
+            memory = self._new_memory()
+            self._round.buffers.append(Buffer(memory, flat.extent))
+            self._flat[part.tensor] = RegionMemory(memory, flat, caller.region)
+        return self._flat[part.tensor]
 
-    def _pack(self, src: Shard, region: Region) -> Span:
+    def _pack(self, src: RegionMemory, region: Region) -> Span:
+        """Return where a region is sent from: where it lies, or the staging buffer."""
         span = src.span(region)
         if span is None:
-            span, stage = self._stage(src.geometry, region)
-            self.round.packs += copies(stage, src, region)
+            span, stage = self._stage(src.geometry.itemsize, region)
+            self._round.packs += region_copies(stage, src, region)
         return span
 
-    def _land(self, dst: Shard, region: Region) -> Span:
+    def _unpack(self, dst: RegionMemory, region: Region) -> Span:
+        """Return where a region is received: where it belongs, or the staging buffer."""
         span = dst.span(region)
         if span is None:
-            span, stage = self._stage(dst.geometry, region)
-            self.round.unpacks += copies(dst, stage, region)
+            span, stage = self._stage(dst.geometry.itemsize, region)
+            self._round.unpacks += region_copies(dst, stage, region)
         return span
 
-    def _stage(self, like: Geometry, region: Region) -> tuple[Span, Shard]:
-        """Room for the region in the round's staging buffer, in the row-major order that both ends of a message share."""
-        memory, start = self.staged.get(like.itemsize) or (self._memory(), 0)
-        sizes = (*lengths(region), *like.sizes[len(region) :])
-        elements = math.prod(sizes)
-        self.staged[like.itemsize] = memory, start + elements
-        span = Span(memory, start * like.itemsize, elements * like.itemsize)
-        return span, Shard(memory, Geometry(sizes, _row_major(sizes), like.itemsize), region, start)
+    def _stage(self, itemsize: int, region: Region) -> tuple[Span, RegionMemory]:
+        """Return room in the round's staging buffer, in the row-major order that both ends of a message share."""
+        memory, start = self._staged.get(itemsize) or (self._new_memory(), 0)
+        sizes = lengths(region)
+        length = math.prod(sizes) * itemsize
+        self._staged[itemsize] = memory, start + length
+        stage = RegionMemory(memory, Geometry(sizes, row_major(sizes), itemsize), region, start)
+        return Span(memory, start, length), stage
 
-    def _given(self, part: Part, src: Shard | None, dst: Shard | None) -> Span | None:
-        """The stripe as the source holds it, where an all-gather can read it from there: all of it, in one piece."""
+    def _gathered_source(self, part: RoundPart, src: RegionMemory | None, dst: RegionMemory | None) -> Span | None:
+        """Return the stripe as the source holds it, where an all-gather can read all of it from there in one span."""
         plan = self.plans[part.tensor]
         gathers = plan.fan_out is not None and plan.fan_out.kind is FanOutKind.ALL_GATHER
         if src is None or dst is None or not gathers or plan.receives or len(plan.copies) != 1:
             return None
         return src.span(plan.copies[0])
 
-    def _complete(self, tensor: int, dst: Shard, given: Span | None) -> None:
-        """Rebuild the rest of the destination from its replicas, then hand it to the caller's tensor."""
+    def _replicate(self, tensor: int, dst: RegionMemory, gathered: Span | None) -> None:
+        """Rebuild the rest of the destination from its replicas, then copy it back to the caller's tensor."""
         fan_out, split = self.plans[tensor].fan_out, self.splits[tensor]
         if fan_out is None:
             return
-        whole = Span(dst.memory, 0, dst.geometry.extent)
-        stripes = _stripes(whole, fan_out.stripes)
+        step, whole = self._round, Span(dst.memory, 0, dst.geometry.extent)
+        stripes = _stripe_spans(whole, fan_out.stripes)
         if fan_out.kind is FanOutKind.ALL_GATHER:
-            self.round.rebuilds.append(Gather(split, whole, given or stripes[fan_out.index]))
+            step.replications.append(AllGather(split, whole, gathered or stripes[fan_out.index]))
         else:
-            self.round.rebuilds += [Spread(split, root, each) for root, each in enumerate(stripes) if each.length]
-        caller = self.callers.get(tensor)
-        if caller is not None:
-            self.round.finishes += copies(caller, dst, dst.region)
-            self.round.drops.append(dst.memory)
+            step.replications += [Broadcast(split, root, span) for root, span in enumerate(stripes) if span.length]
+        caller = self._caller_destination(tensor)
+        if tensor in self._flat and caller is not None:
+            step.copy_back += region_copies(caller, dst, dst.region)
+            step.frees.append(dst.memory)
 
-    def _memory(self) -> int:
+    def _new_memory(self) -> int:
         self.memories += 1
         return self.memories - 1
 
 
-def _stripes(whole: Span, elements: Sequence[int]) -> list[Span]:
-    """A contiguous shard cut into stripes of so many elements, one after another."""
-    size = whole.length // sum(elements)
-    ends = accumulate((count * size for count in elements), initial=whole.offset)
-    return [Span(whole.memory, start, count * size) for start, count in zip(ends, elements, strict=False)]
-
-
-def _row_major(sizes: Sequence[int]) -> Sizes:
-    return tuple(math.prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
-
-
-def merged(copies: Sequence[Copy]) -> list[Copy]:
-    """The same copies in fewer: a run of pieces alike, at even distances on both sides, is one piece with a dim more."""
-    found: list[Copy] = []
-    run: list[Copy] = []
-    for copy in copies:
-        if run and not _continues(run, copy):
-            found.append(_joined(run))
-            run = []
-        run.append(copy)
-    return [*found, _joined(run)] if run else found
-
-
-def _continues(run: Sequence[Copy], copy: Copy) -> bool:
-    for one, last, view in zip(run[0], run[-1], copy, strict=True):
-        if (one.memory, one.sizes, one.strides) != (view.memory, view.sizes, view.strides):
-            return False
-        if len(run) > 1 and (last.offset - one.offset) != (view.offset - last.offset) * (len(run) - 1):
-            return False
-        if view.offset <= last.offset:
-            return False
-    return True
-
-
-def _joined(run: Sequence[Copy]) -> Copy:
-    if len(run) == 1:
-        return run[0]
-    into, out = (
-        View(one.memory, one.offset, (len(run), *one.sizes), (other.offset - one.offset, *one.strides))
-        for one, other in zip(run[0], run[1], strict=True)
-    )
-    return into, out
+def _stripe_spans(whole: Span, elements: Sequence[int]) -> list[Span]:
+    """Return a contiguous shard cut into stripes of so many elements, one after another."""
+    itemsize = whole.length // sum(elements)
+    starts = accumulate((count * itemsize for count in elements), initial=whole.offset)
+    return [Span(whole.memory, start, count * itemsize) for start, count in zip(starts, elements, strict=False)]

@@ -1,217 +1,197 @@
-"""One call as a value: what it asks for, how it is made, and the program that it is bound to."""
+"""Calls as values: the items that one moves, its options, and the program that it is bound to."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 
-from restripe.errors import PRECEDENCE, LayoutError, ReshardError
-from restripe.execution.by_tensor import execute
-from restripe.execution.launch import Addressed, Enqueue
-from restripe.execution.lowering import bind
-from restripe.execution.memory import geometry, hand_back, readable, writable
-from restripe.execution.program import Geometry, Program
-from restripe.group.agreement import Terms
-from restripe.group.checks import Given, check, check_memory
-from restripe.group.communicators import Links
-from restripe.group.inputs import Look, Told, Whole, addresses
+from restripe.errors import LayoutError
+from restripe.execution.launch import Launcher
+from restripe.execution.lowering import lower
+from restripe.execution.memory import copy_to_lazy, geometry_of, readable_source, writable_destination
+from restripe.group.agreement import CallSignature
+from restripe.group.checks import TensorCheck
+from restripe.group.communicators import Communicators
+from restripe.group.inputs import Declared, ResolvedItem
+from restripe.group.snapshots import TensorSnapshot, tensor_guard, tensor_snapshot
 from restripe.layout.mesh import Layout
 from restripe.planning.plan import RankPlan, Reason
 from restripe.planning.rounds import rounds
-from restripe.transport.protocol import Communicator
+from restripe.transport.protocol import Enqueue
 
 Check = Literal["first", "always", "off"]
 STAGING_BYTES = 256 * 2**20
 
 
-class Submission:
-    """What one call moves.
-
-    `terms` stand for it wherever something is remembered of it. `items` are in the same order on every rank. `holders` says how
-    many ranks hold each source region of the first item.
-    """
-
-    __slots__ = ("holders", "items", "terms")
-
-    def __init__(self, items: Sequence[Whole]) -> None:
-        self.items = tuple(items)
-        self.terms = Terms.of(items)
-        self.holders = self.items[0].src.replicas if self.items else 1
-
-
-class Call(NamedTuple):
-    """What one call asks for.
-
-    `tensors` has this rank's local tensors, source and destination of each item in turn; `told` the shape and dtype that each
-    one's reference tells, none at all where tensors are passed as they are. `turn` is the first item's; see `plan`.
-    """
-
-    moved: Submission
-    tensors: Sequence[torch.Tensor | None]
-    told: tuple[Told, ...]
-    turn: int
-
-    @property
-    def items(self) -> Sequence[Whole]:
-        """What is moved."""
-        return self.moved.items
-
-    def sides(self) -> Iterator[tuple[Whole, Given, Given]]:
-        """Each item with what this rank passes for it."""
-        told = self.told or ((None, None),) * len(self.tensors)
-        given = [Given(*one, local) for one, local in zip(told, self.tensors, strict=True)]
-        return zip(self.items, given[::2], given[1::2], strict=True)
-
-
 @dataclass(frozen=True)
-class Options:
-    """How a call is made: when ranks exchange records, and how many bytes are staged at a time."""
+class CallOptions:
+    """When ranks exchange records of a call, and how many bytes are staged at a time."""
 
     check: Check = "first"
     staging_bytes: int = STAGING_BYTES
 
     def __post_init__(self) -> None:
         if self.check not in get_args(Check):
-            raise LayoutError(f"expected check to be one of {get_args(Check)}, got {self.check!r}")
-        if self.staging_bytes < 1:
-            raise LayoutError(f"expected a staging budget of at least 1 byte, got {self.staging_bytes}")
+            raise LayoutError(f"expected check to be one of {get_args(Check)}, got {self.check!r}; pass one of them")
+        budget: object = self.staging_bytes
+        if not isinstance(budget, int | float) or not 1 <= budget < math.inf:
+            raise LayoutError(f"expected a staging budget of at least 1 byte, got {budget!r}; pass a whole number")
+        object.__setattr__(self, "staging_bytes", int(budget))
 
 
-Pair = tuple[Layout, Layout, tuple[int, ...]]
-How = tuple[Links, Options]  # the communicators, and how the call is made
+@dataclass(frozen=True, eq=False)  # hashed in every call, so by identity
+class CallConfig:
+    """The communicators that a call goes over, its options, and the fault of options that cannot be, if there is one."""
+
+    communicators: Communicators
+    options: CallOptions
+    fault: LayoutError | None = None
+
+
+class Submission:
+    """The items that one call moves, in the same order on every rank.
+
+    `signature` is alike on ranks that move the same; `holders` is the number of ranks that hold each source region of the first
+    item, among which calls rotate.
+    """
+
+    __slots__ = ("holders", "items", "signature")
+
+    def __init__(self, items: Sequence[ResolvedItem]) -> None:
+        self.items = tuple(items)
+        self.signature = CallSignature.of(items)
+        self.holders = self.items[0].src.replicas if self.items else 1
+
+
+class Call(NamedTuple):
+    """One call on this rank.
+
+    `tensors` are this rank's local tensors, source and destination of each item in turn. `declared` are the global shape and
+    dtype that the reference of each one declares; empty where none has anything to add. `rotation` is the first item's; see
+    `plan`.
+    """
+
+    submission: Submission
+    tensors: Sequence[torch.Tensor | None]
+    declared: tuple[Declared, ...]
+    rotation: int
+
+    @property
+    def items(self) -> Sequence[ResolvedItem]:
+        """The items that are moved."""
+        return self.submission.items
+
+    def sides(self) -> Iterator[tuple[ResolvedItem, TensorCheck, TensorCheck]]:
+        """Yield each item with the source and the destination to check."""
+        declared = self.declared or ((None, None),) * len(self.tensors)
+        checks = [TensorCheck(*one, local) for one, local in zip(declared, self.tensors, strict=True)]
+        return zip(self.items, checks[::2], checks[1::2], strict=True)
 
 
 @dataclass(frozen=True)
-class Bound:
-    """What a warm call needs, for tensors of one geometry.
+class BoundCall:
+    """A program for tensors of one geometry, ready to launch wherever such tensors lie.
 
-    `program` is what to run on tensors that lie in memory as `lies` says; `splits` the layouts whose replicas are split, each
-    once; `reaches` has the bytes that each item's source and destination span, 0 where this rank reads and writes none of
-    them; `lazy` says that some tensor is a conj or neg view, for which another one stands in.
+    `splits` are the layouts whose replica groups it goes over, each once. `extents` are the bytes that each item's source and
+    destination span, 0 where this rank reads and writes none of them. `has_lazy_views` tells that some tensor is a conj or neg
+    view, for which another tensor stands in.
     """
 
-    program: Program
-    lies: list[Geometry | None]
+    launcher: Launcher
     splits: list[Layout]
-    reaches: list[tuple[int, int]]
-    lazy: bool
+    extents: list[tuple[int, int]]
+    has_lazy_views: bool
 
-    def move(self, links: Links, given: Sequence[torch.Tensor | None], stream: Any, handle: Any) -> None:
-        """Move tensors for some of which others stand in, or over a transport that takes tensors."""
-        tensors = stand_ins(given) if self.lazy else given
-        if links.posting:
-            for enqueue in self.calls(links, tensors):
-                enqueue(handle)
-        else:
-            execute(self.program, tensors, links.base, self._replicas(links), stream)
-        if self.lazy:
-            for caller, written in zip(given[1::2], tensors[1::2], strict=True):
-                hand_back(caller, written)
+    def calls(self, tensors: Sequence[torch.Tensor | None], addresses: Sequence[int | None]) -> list[Enqueue]:
+        """Return the calls that move these tensors, on the stream whose handle they are given, while they lie at the addresses."""
+        if self.has_lazy_views:
+            return [lambda handle: self._move_stand_ins(tensors, handle)]
+        return self.launcher.calls(addresses)
 
-    def calls(self, links: Links, tensors: Sequence[torch.Tensor | None]) -> list[Enqueue]:
-        """What moves these tensors while they lie where they do, over a transport that takes addresses."""
-        starts, replicas = addresses(tensors), self._replicas(links)
-        return Addressed(self.program, self.lies, starts, links.base, replicas, links.aside).calls()
-
-    def _replicas(self, links: Links) -> list[Communicator | None]:
-        """The communicators that stripes are shared over. Splits are collective, also for ranks that only send."""
-        return [links.replicas(layout) for layout in self.splits]
+    def _move_stand_ins(self, tensors: Sequence[torch.Tensor | None], handle: int | None) -> None:
+        standing_in = stand_ins(tensors)
+        for enqueue in self.launcher.calls([None if tensor is None else tensor.data_ptr() for tensor in standing_in]):
+            enqueue(handle)
+        for destination, written in zip(tensors[1::2], standing_in[1::2], strict=True):
+            copy_to_lazy(destination, written)
 
 
-class Warm(NamedTuple):
-    """A call that was made before: all that was seen of it, at fault in nothing and agreed on.
+class CachedCall:
+    """A call that passed every check and that all ranks agreed on, with the calls that enqueue it.
 
-    `lies` has how its tensors looked, and `guard` tells whether others at the same places look alike. `calls` enqueue it; None
-    where other memory stands in for some tensor, or the transport takes no addresses.
+    It holds no tensor: it serves those at the same addresses that have the same snapshots.
     """
 
-    how: How
-    lies: list[Look | None]
-    guard: Callable[..., bool]
-    bound: Bound
-    calls: list[Enqueue] | None
+    __slots__ = ("_guard", "_snapshots", "calls", "config")
+
+    def __init__(self, config: CallConfig, snapshots: Sequence[TensorSnapshot | None], calls: list[Enqueue]) -> None:
+        self.config, self.calls = config, calls
+        self._snapshots = snapshots
+        self._guard: Callable[..., bool] | None = None  # made when a call is seen again: temporary buffers need none
+
+    def serves(self, config: CallConfig, present: Sequence[torch.Tensor]) -> bool:
+        """Return whether a call of tensors at the same addresses is this one."""
+        if self.config is not config:
+            return False
+        if self._guard is not None and self._guard(*present):
+            return True
+        if [tensor_snapshot(tensor) for tensor in present] != [
+            snapshot for snapshot in self._snapshots if snapshot is not None
+        ]:
+            return False
+        self._guard = tensor_guard(present)
+        return True
 
 
-def fault_in(call: Call, plans: Sequence[RankPlan], communicator: Communicator) -> ReshardError | None:
-    """The first fault of the table that this rank sees in what it passes."""
-    faults: list[ReshardError] = []
-    for (item, src, dst), planned in zip(call.sides(), plans, strict=False):
-        try:
-            check(item, planned, communicator.rank, communicator.device, src, dst)
-        except ReshardError as error:
-            faults.append(error)
-    memory = overlap(call, _reaches(call.tensors, plans))
-    if memory is not None:
-        faults.append(memory)
-    if not faults:
-        return None
-    return at(communicator.rank, min(faults, key=lambda fault: PRECEDENCE.index(type(fault))))
-
-
-def overlap(call: Call, reaches: Sequence[tuple[int, int]]) -> ReshardError | None:
-    """The fault that some tensor has no memory, or that a destination shares elements with another, if there is one."""
-    try:
-        check_memory(call.items, call.tensors, reaches)
-    except ReshardError as error:
-        return error
-    return None
-
-
-def bound_to(call: Call, plans: Sequence[RankPlan], staging_bytes: int) -> Bound:
-    """The call bound to its tensors."""
-    schedule = rounds(plans, [item.dtype.itemsize for item in call.items], staging_bytes)
+def bind_call(call: Call, plans: Sequence[RankPlan], config: CallConfig) -> BoundCall:
+    """Lower a call's plans for the geometry of its tensors. Collective where replica groups have not been split before."""
+    itemsizes = [item.dtype.itemsize for item in call.items]
+    schedule = rounds(plans, itemsizes, config.options.staging_bytes)
     tensors = stand_ins(call.tensors)
-    lies = [None if tensor is None else geometry(tensor) for tensor in tensors]
-    splits, seats = _splits(call.items, plans)
-    program = bind(plans, schedule, list(zip(lies[::2], lies[1::2], strict=True)), seats)
-    lazy = any(one is not other for one, other in zip(tensors, call.tensors, strict=True))
-    return Bound(program, lies, splits, _reaches(call.tensors, plans), lazy)
+    geometries = [None if tensor is None else geometry_of(tensor) for tensor in tensors]
+    splits, split_numbers = _replica_splits(call.items, plans)
+    program = lower(plans, schedule, list(zip(geometries[::2], geometries[1::2], strict=True)), split_numbers)
+    lazy = any(stand_in is not tensor for stand_in, tensor in zip(tensors, call.tensors, strict=True))
+    launcher = Launcher(program, config.communicators.endpoints(splits))
+    return BoundCall(launcher, splits, extents(call.tensors, plans), lazy)
 
 
-def _splits(items: Sequence[Whole], plans: Sequence[RankPlan]) -> tuple[list[Layout], list[int]]:
-    """The layouts whose replicas are split, in the order that all ranks share, and the number of each item's among them.
+def _replica_splits(items: Sequence[ResolvedItem], plans: Sequence[RankPlan]) -> tuple[list[Layout], list[int]]:
+    """Return the layouts whose replicas are split, in the order that all ranks share, and the number of each item's among them.
 
     Whether a call splits depends on meshes and placements alone.
     """
     numbers: dict[Hashable, int] = {}
-    found: list[Layout] = []
-    seats = []
+    layouts: list[Layout] = []
+    item_numbers = []
     for item, plan in zip(items, plans, strict=True):
         key = (item.dst.mesh, item.dst.replicating)
         if item.dst.replicas > 1 and plan.reason is not Reason.LOCAL and key not in numbers:
-            numbers[key] = len(found)
-            found.append(item.dst)
-        seats.append(numbers.get(key, -1))
-    return found, seats
-
-
-def pair_of(item: Whole) -> Pair:
-    """What an item's plans follow from."""
-    return item.src, item.dst, item.shape
+            numbers[key] = len(layouts)
+            layouts.append(item.dst)
+        item_numbers.append(numbers.get(key, -1))
+    return layouts, item_numbers
 
 
 def stand_ins(tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """What is read and written for sources and destinations, in turn."""
-    found = list(tensors)
-    found[::2] = [one if one is None else readable(one) for one in tensors[::2]]
-    found[1::2] = [one if one is None else writable(one) for one in tensors[1::2]]
-    return found
+    """Return the tensors to read and write for sources and destinations, in turn."""
+    standing_in = list(tensors)
+    standing_in[::2] = [None if tensor is None else readable_source(tensor) for tensor in tensors[::2]]
+    standing_in[1::2] = [None if tensor is None else writable_destination(tensor) for tensor in tensors[1::2]]
+    return standing_in
 
 
-def _reaches(tensors: Sequence[torch.Tensor | None], plans: Sequence[RankPlan]) -> list[tuple[int, int]]:
+def extents(tensors: Sequence[torch.Tensor | None], plans: Sequence[RankPlan]) -> list[tuple[int, int]]:
+    """Return the bytes that each item's source and destination span, 0 where this rank reads and writes none of them."""
+
+    def extent(tensor: torch.Tensor | None, plan: RankPlan) -> int:
+        return 0 if tensor is None or plan.idle else geometry_of(tensor).extent
+
     return [
-        (_reach(src, moves=not plan.idle), _reach(dst, moves=not plan.idle))
+        (extent(src, plan), extent(dst, plan))
         for src, dst, plan in zip(tensors[::2], tensors[1::2], plans, strict=True)
     ]
-
-
-def _reach(tensor: torch.Tensor | None, *, moves: bool) -> int:
-    return geometry(tensor).extent if moves and tensor is not None else 0
-
-
-def at(rank: int, error: ReshardError) -> ReshardError:
-    """The error with the rank that holds the fault named in front."""
-    return type(error)(f"rank {rank}: {error}")

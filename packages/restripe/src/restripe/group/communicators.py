@@ -1,106 +1,114 @@
-"""The communicators that restripe makes over one base communicator, and how they end."""
+"""The communicators that restripe makes over one base communicator, and their release."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from restripe.execution.streams import Aside, streams_of
+from restripe.execution.launch import Endpoints
+from restripe.execution.streams import SideStream, streams_of
 from restripe.layout.mesh import Layout, Mesh, replica_groups
-from restripe.transport.protocol import Communicator, takes_addresses
+from restripe.transport.address_adapter import AddressAdapter, addressed
+from restripe.transport.protocol import AddressTransport, Communicator
 
-#: Bytes: a GPU copies fewer in less time than the host needs to enqueue what a second stream takes.
-ASIDE = 16 * 2**20
+#: Local copies of more bytes go to a second stream. Measured on an H200 (docs/performance.md): a GPU copies fewer in less
+#: time than the host needs to enqueue what a second stream takes.
+SIDE_STREAM_BYTES = 16 * 2**20
 
 
-class Links:
-    """A base communicator and what was made from it.
+class Communicators:
+    """A base communicator and those made from it by split.
 
     Args:
         base: the communicator that messages go through.
         owned: whether restripe made it, and so releases it.
-        aside: up to how many bytes that stay on this rank are copied on the call's own stream, and not on a second one.
+        side_stream_bytes: local copies of more bytes go to a second stream.
     """
 
-    def __init__(self, base: Communicator, *, owned: bool, aside: int = ASIDE) -> None:
+    def __init__(self, base: Communicator, *, owned: bool, side_stream_bytes: int = SIDE_STREAM_BYTES) -> None:
         self.base = base
-        self.posting = takes_addresses(base)
+        self.order = object()  # stands for these communicators in the order of a device's calls
         self.streams = streams_of(base.device)
-        self.aside = None if self.streams is None else Aside(self.streams, base.device, aside)
-        self._made: list[Communicator] = [base] if owned else []
-        self._replicas: dict[tuple[Mesh, tuple[int, ...]], Communicator | None] = {}
+        self._messages = addressed(base)
+        self._side_stream = None
+        if self.streams is not None and not isinstance(self._messages, AddressAdapter):
+            self._side_stream = SideStream(self.streams, base.device, side_stream_bytes)
+        self._owned: list[Communicator] = [base] if owned else []
+        self._replicas: dict[tuple[Mesh, tuple[int, ...]], AddressTransport | None] = {}
 
     @property
     def live(self) -> int:
-        """How many communicators restripe made and has not released."""
-        return len(self._made)
+        """The number of communicators that restripe made and has not released."""
+        return len(self._owned)
 
-    def known(self, dst: Layout) -> bool:
-        """Whether the layout's replica groups were split before."""
+    def has_split(self, dst: Layout) -> bool:
+        """Return whether the layout's replica groups have been split."""
         return (dst.mesh, dst.replicating) in self._replicas
 
-    def replicas(self, dst: Layout) -> Communicator | None:
-        """The communicator of this rank's replica group; one collective split makes those of all groups.
+    def endpoints(self, splits: Sequence[Layout]) -> Endpoints:
+        """Return what a program goes over; splits the replica groups of these layouts. Collective, also for ranks that only send."""
+        replicas = [self.replicas(layout) for layout in splits]
+        return Endpoints(self._messages, self.base.device, replicas, self._side_stream)
+
+    def replicas(self, dst: Layout) -> AddressTransport | None:
+        """Return the communicator of this rank's replica group; one collective split makes those of all groups.
 
         Ranks outside every group share one leftover color, since some releases of NCCL's Python binding hang on ranks
         without a color; it is kept to be released like the others.
         """
         key = (dst.mesh, dst.replicating)
-        try:
-            return self._replicas[key]  # hashing a mesh takes long
-        except KeyError:
-            color, place = _seat(replica_groups(dst), self.base.rank)
-            made = self._replicas[key] = self._keep(self.base.split(color, place))
-            return made
+        if key not in self._replicas:
+            color, index = _color_and_index(replica_groups(dst), self.base.rank)
+            communicator = self.base.split(color, index)
+            if communicator is not None:
+                self._owned.append(communicator)
+            self._replicas[key] = None if communicator is None else addressed(communicator)
+        return self._replicas[key]
 
-    def twin(self) -> Links:
-        """The same ranks over communicators of its own, for a CUDA graph: there a second stream costs the host nothing. Collective."""
+    def for_graph(self) -> Communicators:
+        """Make communicators over the same ranks for a CUDA graph, where a second stream costs the host nothing. Collective."""
         base = self.base.split(0, self.base.rank)
         if base is None:
-            raise RuntimeError("a rank with a color has to get a communicator")
-        return Links(base, owned=True, aside=0)
+            raise RuntimeError(f"rank {self.base.rank}: the transport's split gave no communicator for color 0")
+        return Communicators(base, owned=True, side_stream_bytes=0)
 
-    def give_up(self) -> list[Communicator]:
-        """What was made, last first; it is the caller's from now on."""
-        made, self._made = self._made, []
+    def disown(self) -> list[Communicator]:
+        """Hand over the communicators that restripe made, the last first, to be released by the caller."""
+        owned, self._owned = self._owned, []
         self._replicas.clear()
-        return made[::-1]
-
-    def _keep(self, made: Communicator | None) -> Communicator | None:
-        self._made += [made] if made is not None else []
-        return made
+        return owned[::-1]
 
 
-def release(every: Iterable[Links], *, waiting: bool) -> None:
-    """Release what these made, in their order; collective where it waits for the other ranks.
+def release_all(communicators: Iterable[Communicators], *, waiting: bool) -> None:
+    """Release what these own, in their order; collective where it waits for the other ranks.
 
-    A failure keeps nothing from being released, but nobody is waited for any more; the first is raised at the end.
+    After a failure the others are aborted without waiting; the first failure is raised at the end.
     """
     failure: BaseException | None = None
-    for communicator in [made for links in every for made in links.give_up()]:
+    for communicator in [owned for each in communicators for owned in each.disown()]:
         try:
-            _end(communicator, waiting=waiting and failure is None)
+            _release(communicator, waiting=waiting and failure is None)
         except BaseException as error:  # noqa: BLE001  (raised below)
             failure = failure or error
     if failure is not None:
         raise failure
 
 
-def _end(communicator: Communicator, *, waiting: bool) -> None:
+def _release(communicator: Communicator, *, waiting: bool) -> None:
     if not waiting:
         communicator.abort()
         return
     try:
         communicator.finalize()
     except BaseException:
-        with suppress(Exception):  # what came first is what is told
+        with suppress(Exception):  # the failure of finalize is the one to raise
             communicator.abort()
         raise
     communicator.destroy()
 
 
-def _seat(groups: Sequence[Sequence[int]], rank: int) -> tuple[int, int]:
-    """The rank's color and place: its group's number and its number there; the leftover color where it is in none."""
+def _color_and_index(groups: Sequence[Sequence[int]], rank: int) -> tuple[int, int]:
+    """Return the number of the rank's group and its index there; the leftover color where it is in none."""
     for color, members in enumerate(groups):
         if rank in members:
             return color, members.index(rank)

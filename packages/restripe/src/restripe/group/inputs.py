@@ -1,27 +1,28 @@
-"""What callers pass: tensors of several kinds, read by duck type, and the layouts of both sides."""
+"""Inputs: reads what callers pass, tensors of several kinds by duck type, meshes and placements, into plain values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Placement
 
 from restripe.errors import DtypeError, LayoutError, MissingTensorError, ReshardError, ShapeError
-from restripe.execution.memory import settle
-from restripe.group.recent import remember
-from restripe.layout.mesh import Layout, Mesh, short
+from restripe.execution.memory import wait_if_pending
+from restripe.layout.mesh import Layout, Mesh, short, with_positive_dims
 from restripe.layout.placements import check_kinds, check_segments, shard_dims
+from restripe.transport.join import Joined
 
-#: What torch's compiler tells tensors apart with: promised to nobody, and deadly where it is called in another way.
-TensorGuards: Any = None
-if torch.__version__ < "2.14.dev":  # the releases that it was tried with
-    from torch._C._dynamo.guards import TensorGuards
+SIDES = ("source", "destination")
+PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter, type(None)}  # passed as local tensors, or for none
+_ABSENT: Any = object()
+_SIZE, _DTYPE = torch.Size, torch.dtype  # looked up once: torch is a large module
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +40,7 @@ class TensorRef:
     dtype: torch.dtype
     device: torch.device
     local: torch.Tensor | None = None
-    _local_tensor: torch.Tensor | None = field(
-        init=False, repr=False
-    )  # the same, by the name that all references share
+    _local_tensor: torch.Tensor | None = field(init=False, repr=False)  # `local`, by the name that all references share
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", torch.Size(self.shape))
@@ -60,23 +59,12 @@ class Item:
     dst: Layout | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", sizes(self.name, self.shape))
-
-
-def sizes(name: str, shape: Any) -> tuple[int, ...]:
-    """A global shape as a tuple of ints; ShapeError where it is none, or a size is negative."""
-    try:
-        found = tuple(index(size) for size in shape)
-    except TypeError as error:
-        raise ShapeError(f"tensor {name!r}: expected a shape of whole numbers, got {shape!r}") from error
-    if any(size < 0 for size in found):
-        raise ShapeError(f"tensor {name!r}: expected sizes of 0 or more, got {found}")
-    return found
+        object.__setattr__(self, "shape", global_shape(self.name, self.shape))
 
 
 @dataclass(frozen=True)
-class Whole:
-    """An item with both layouts known: all that a call's plan and program follow from."""
+class ResolvedItem:
+    """An item whose layouts are both known: the plan and the program follow from it."""
 
     name: str
     shape: tuple[int, ...]
@@ -85,98 +73,106 @@ class Whole:
     dst: Layout
 
 
-Look = tuple[int, torch.Size, tuple[int, ...], torch.dtype, torch.device, bool, bool]  # address, sizes, strides, ...
+#: Stands for the placements of a side whose layout is passed in place of its mesh.
+OF_LAYOUT: Any = object()
 
 
-def looks(tensors: Iterable[torch.Tensor | None]) -> list[Look | None]:
-    """All that checking and binding read of local tensors: where the first element lies, and what is the same when it moves.
+class LayoutInputs(NamedTuple):
+    """The layouts of both sides as a caller passes them.
+
+    Each is a mesh of any class with placements in any sequence, or a Layout with OF_LAYOUT; None where a rank knows nothing.
+    """
+
+    src_mesh: Any
+    src_placements: Any
+    dst_mesh: Any
+    dst_placements: Any
+
+    def sides(self) -> list[tuple[str, Any, Any]]:
+        """Return the name, the mesh and the placements of source and destination.
+
+        Raises:
+            MissingTensorError: the caller passes no layout.
+            LayoutError: a layout is none of restripe's.
+        """
+        src = _mesh_and_placements("src", self.src_mesh, self.src_placements)
+        dst = _mesh_and_placements("dst", self.dst_mesh, self.dst_placements)
+        return [(SIDES[0], *src), (SIDES[1], *dst)]
+
+
+def layout_of(tensor: Any, layout: Layout | None) -> tuple[Any, Any]:
+    """Return a side of `LayoutInputs`: the layout that is passed, or a DTensor's own mesh and placements."""
+    if layout is not None:
+        return layout, OF_LAYOUT
+    return (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else (None, None)
+
+
+def _mesh_and_placements(name: str, mesh: Any, placements: Any) -> tuple[Any, Any]:
+    if mesh is None:
+        raise MissingTensorError(f"no layout of {name} is known: pass {name}_layout= where {name} is no DTensor")
+    if placements is not OF_LAYOUT:
+        return mesh, placements
+    if not isinstance(mesh, Layout):
+        raise LayoutError(f"expected {name}_layout to be a restripe.Layout, got {mesh!r}")
+    return mesh.mesh, mesh.placements
+
+
+def global_shape(name: str, shape: Any) -> tuple[int, ...]:
+    """Return a global shape as a tuple of ints.
 
     Raises:
-        RuntimeError, ValueError: a tensor without memory or strides.
+        ShapeError: it is no sequence of whole numbers, or a size is negative.
     """
-    return [
-        None
-        if one is None
-        else (one.data_ptr(), one.shape, one.stride(), one.dtype, one.device, one.is_conj(), one.is_neg())
-        for one in tensors
-    ]
+    try:
+        sizes = tuple(index(size) for size in shape)
+    except TypeError as error:
+        raise ShapeError(f"tensor {name!r}: expected a shape of whole numbers, got {shape!r}") from error
+    if any(size < 0 for size in sizes):
+        raise ShapeError(f"tensor {name!r}: expected sizes of 0 or more, got {sizes}")
+    return sizes
 
 
-def guard(tensors: Iterable[torch.Tensor | None]) -> Callable[..., bool]:
-    """What tells of other tensors, given without the Nones, whether they look as these do but for where they lie.
-
-    It costs a fraction of `looks`, and tells alike ones apart at times: by their types, `requires_grad`, and the mode of autograd
-    or autocast around.
-    """
-    present = [one for one in tensors if one is not None]
-    real = all(issubclass(type(one), torch.Tensor) for one in present)  # no proxy
-    once = len({id(one) for one in present}) == len(present)
-    if TensorGuards is None or not present or not real or not once:
-        first = [one and one[1:] for one in looks(present)]
-        return lambda *others: [one and one[1:] for one in looks(others)] == first
-    found: Callable[..., bool] = TensorGuards(
-        *present,
-        dynamic_dims_sizes=[list(one.shape) for one in present],
-        dynamic_dims_strides=[list(one.stride()) for one in present],
-    ).check
-    return found
+Declared = tuple[tuple[int, ...] | None, torch.dtype | None]  # the global shape and dtype that a reference declares
+TensorInput = tuple[torch.Tensor | None, Declared]
+_NO_TENSOR: TensorInput = (None, (None, None))
 
 
-def addresses(tensors: Iterable[torch.Tensor | None]) -> tuple[int | None, ...]:
-    """Where the first element of each tensor lies."""
-    return tuple([None if one is None else one.data_ptr() for one in tensors])
-
-
-Told = tuple[tuple[int, ...] | None, torch.dtype | None]
-SIDES = ("source", "destination")
-PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}  # what is itself the local tensor, or none
-_ABSENT: Any = object()
-_SIZE, _DTYPE = torch.Size, torch.dtype  # looked up once: torch is a large module
-Read = tuple[torch.Tensor | None, Told]
-_NOTHING: Read = (None, (None, None))
-KINDS = 16  # of references, known not to be tensors: torch takes long to say so
-_references: dict[type, bool] = {}
-
-
-def read(tensor: Any) -> Read:
+def read_tensor(tensor: Any) -> TensorInput:
     """Read a DTensor, a reference with `_local_tensor` or `to_local()`, a plain local tensor, or None."""
     if tensor is None:
-        return _NOTHING
-    if type(tensor) not in _references:
-        if isinstance(tensor, torch.Tensor):
-            return _read_tensor(tensor)
-        remember(_references, type(tensor), True, KINDS)
+        return _NO_TENSOR
+    if isinstance(tensor, torch.Tensor):
+        return _read_torch_tensor(tensor)
     try:
         local = getattr(tensor, "_local_tensor", _ABSENT)
         local = tensor.to_local() if local is _ABSENT else local
         shape, dtype = tensor.shape, tensor.dtype
-        shape = shape if type(shape) is _SIZE else sizes("tensor", tuple(shape))
+        shape = shape if type(shape) is _SIZE else global_shape("tensor", tuple(shape))
     except (AttributeError, TypeError) as error:
         raise MissingTensorError(
             f"expected a tensor, a reference with .shape, .dtype and ._local_tensor, or None, got {type(tensor).__name__}"
         ) from error
     if dtype is not None and not isinstance(dtype, _DTYPE):
         raise DtypeError(f"expected a reference's dtype to be a torch.dtype, got {dtype!r}")
-    told = shape, dtype
-    if type(local) in PLAIN:
-        return local, told
+    if type(local) in PLAIN_TYPES:
+        return local, (shape, dtype)
     if not isinstance(local, torch.Tensor):
         raise MissingTensorError(f"expected a reference to a tensor, got one to {type(local).__name__}")
-    return _settled(local), told
+    return _dense_tensor(local), (shape, dtype)
 
 
-def _read_tensor(tensor: torch.Tensor) -> Read:
-    """A rank outside a DTensor's mesh has an empty local tensor that stands for none."""
+def _read_torch_tensor(tensor: torch.Tensor) -> TensorInput:
+    """Read a DTensor or a plain tensor. A rank outside a DTensor's mesh has an empty local tensor that stands for none."""
     if isinstance(tensor, DTensor):
         outside = tensor.device_mesh.get_coordinate() is None
-        local = None if outside else _settled(tensor._local_tensor)  # noqa: SLF001  (to_local() would record history)
+        local = None if outside else _dense_tensor(tensor._local_tensor)  # noqa: SLF001  (to_local() would record history)
         return local, (tensor.shape, tensor.dtype)
-    return _settled(tensor), (None, tensor.dtype)
+    return _dense_tensor(tensor), (None, tensor.dtype)
 
 
-def _settled(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor once it is filled; refused where it is of a kind that shows strides and has none, as a nested one."""
-    local = settle(tensor)
+def _dense_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor once it is filled; refuse a kind that shows strides and has none, such as a nested tensor."""
+    local = wait_if_pending(tensor)
     if local.layout is not torch.strided:
         raise MissingTensorError(
             f"expected a dense tensor, whose elements lie at strides in memory, got {local.layout}"
@@ -184,61 +180,91 @@ def _settled(tensor: torch.Tensor) -> torch.Tensor:
     return local
 
 
-def read_all(tensors: Sequence[Any], names: Sequence[str]) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
-    """The local tensors of sources and destinations, in turn, and what each side tells beside.
+def read_tensors(
+    tensors: Sequence[Any], names: Sequence[str]
+) -> tuple[Sequence[torch.Tensor | None], tuple[Declared, ...]]:
+    """Read the sources and destinations of items, in turn; return their local tensors, and what each declares.
 
     Args:
-        names: the items', for messages.
+        names: of the items, for messages.
     """
-    given = [_read_as(names[n // 2], one) for n, one in enumerate(tensors)]
-    locals_, told = zip(*given, strict=True)
-    return locals_, told
+    inputs = []
+    for number, tensor in enumerate(tensors):
+        with error_context(f"item {names[number // 2]!r}"):
+            inputs.append(read_tensor(tensor))
+    locals_, declared = zip(*inputs, strict=True)
+    return locals_, declared
 
 
-def read_pair(src: Any, dst: Any) -> tuple[Sequence[torch.Tensor | None], tuple[Told, ...]]:
-    """The same of one source and destination, at less cost."""
-    one, of_one = _NOTHING if src is None else read(src)
-    other, of_other = _NOTHING if dst is None else read(dst)
-    return (one, other), (of_one, of_other)
+def read_layouts(inputs: LayoutInputs, shape: tuple[int, ...] | None, group: Any, size: int) -> tuple[Layout, Layout]:
+    """Return the layouts of both sides; of several faults the one that stands first in the table of errors is raised.
 
-
-def _read_as(name: str, tensor: Any) -> Read:
-    with about(f"item {name!r}"):
-        return read(tensor)
-
-
-def layouts(
-    meshes: Sequence[Any],
-    placements: Sequence[Sequence[Placement]],
-    shape: tuple[int, ...] | None,
-    size: int,
-    mesh_of: Callable[[Any], Mesh] = Mesh.of,
-) -> list[Layout]:
-    """The layouts of both sides; of several faults the one that stands first in the table of errors is raised."""
-    for side, kinds in zip(SIDES, placements, strict=True):
-        with about(f"{side} layout"):
-            if not isinstance(kinds, Sequence):
-                raise LayoutError(f"expected one placement a mesh dim, in a tuple, got {kinds!r}")
-            check_kinds(kinds)
-    if shape is not None:
-        for side, kinds in zip(SIDES, placements, strict=True):
-            with about(f"{side} layout"):
-                shard_dims(kinds, len(shape))
-    found = []
-    for side, mesh, kinds in zip(SIDES, meshes, placements, strict=True):
-        with about(f"{side} layout"):
-            found.append(Layout(mesh_of(mesh), tuple(kinds)))
-            check_ranks(found[-1].mesh, size)
-    if shape is not None:
-        for side, layout in zip(SIDES, found, strict=True):
-            with about(f"{side} layout"):
+    Args:
+        shape: the global shape, in elements, where it is known.
+        group: the caller's group, which translates the global ranks of a DeviceMesh.
+        size: the number of ranks of the group.
+    """
+    sides = inputs.sides()
+    for side, _, placements in sides:
+        with error_context(f"{side} layout"):
+            if not isinstance(placements, Sequence):
+                raise LayoutError(f"expected one placement a mesh dim, in a tuple, got {placements!r}")
+            check_kinds(placements)
+    for side, _, placements in sides:
+        if shape is not None:
+            with error_context(f"{side} layout"):
+                shard_dims(placements, len(shape))
+    layouts = []
+    for side, mesh, placements in sides:
+        with error_context(f"{side} layout"):
+            layouts.append(Layout(group_mesh(group, mesh), tuple(placements)))
+            check_ranks(layouts[-1].mesh, size)
+    for side, layout in zip(SIDES, layouts, strict=True):
+        if shape is not None:
+            with error_context(f"{side} layout"):
                 check_segments(layout.placements, shape)
-    return found
+    src, dst = layouts
+    return src, dst
+
+
+def resolve_item(
+    inputs: LayoutInputs,
+    shape: tuple[int, ...] | None,
+    dtype: torch.dtype | None,
+    group: Any,
+    size: int,
+) -> ResolvedItem:
+    """Return the item of a call for one tensor; see `read_layouts`.
+
+    Raises:
+        MissingTensorError: no global shape or dtype is known.
+        ReshardError: the layouts, shape or dtype are at fault.
+    """
+    if dtype is not None and not isinstance(dtype, _DTYPE):
+        raise DtypeError(f"expected dtype to be a torch.dtype, got {dtype!r}")
+    src, dst = read_layouts(inputs, shape, group, size)
+    if shape is None:
+        raise MissingTensorError(
+            "no global shape is known: an idle rank, or one with plain local tensors, must pass shape="
+        )
+    if dtype is None:
+        raise MissingTensorError("no dtype is known: an idle rank must pass dtype=")
+    sizes = global_shape("tensor", shape)
+    return ResolvedItem(
+        "tensor", sizes, dtype, with_positive_dims(src, len(sizes)), with_positive_dims(dst, len(sizes))
+    )
+
+
+def group_mesh(group: Any, mesh: Any) -> Mesh:
+    """Return the mesh in ranks of the group; the global ranks of a DeviceMesh are translated where the group knows them."""
+    if isinstance(mesh, DeviceMesh) and isinstance(group, (dist.ProcessGroup, Joined)):
+        return Mesh.from_device_mesh(mesh, group)
+    return Mesh.of(mesh)
 
 
 @contextmanager
-def about(subject: str) -> Iterator[None]:
-    """Name what an error is about in front of its message."""
+def error_context(subject: str) -> Iterator[None]:
+    """Name the subject of an error in front of its message."""
     try:
         yield
     except ReshardError as error:

@@ -1,4 +1,4 @@
-"""The table that finds a group's state, all that a module of restripe holds of groups, and what becomes of lost ones."""
+"""The registry of group states, the only thing that a module of restripe holds, and the release of collected groups."""
 
 from __future__ import annotations
 
@@ -15,70 +15,70 @@ import torch.distributed as dist
 from restripe.errors import LayoutError
 from restripe.group.state import State
 
-_states: dict[int, State] = {}  # by the group's id, which goes with the group: found faster than in a weak table
+_states: dict[int, State] = {}  # by the group's id, removed when the group is collected; faster than a weak table
 _numbers = count()
 _orphans: deque[State] = deque()
 _lock = threading.Lock()
 
 
-def state(group: Any) -> State:
-    """The group's state, made at its first use."""
+def state_of(group: Any) -> State:
+    """Return the group's state, made at its first use."""
     if _orphans:
-        release()
-    return _states.get(id(group)) or _made(group)
+        release_orphans()
+    return _states.get(id(group)) or _new_state(group)
 
 
-def _made(group: Any) -> State:
+def _new_state(group: Any) -> State:
     with _lock:
-        found = _states.get(id(group))
-        if found is None:
-            found = State(next(_numbers))
+        state = _states.get(id(group))
+        if state is None:
+            state = State(next(_numbers))
             try:
-                weakref.finalize(group, _lost, id(group), found).atexit = False
+                weakref.finalize(group, _orphan, id(group), state).atexit = False
             except TypeError as error:
                 raise LayoutError(
                     f"expected a torch process group or an object with a .communicator, got {type(group).__name__}; "
                     "it must allow weak references"
                 ) from error
-            _states[id(group)] = found
-            if not found.number:
-                atexit.register(_exit)
-    return found
+            _states[id(group)] = state
+            if not state.number:
+                atexit.register(_abort_all)
+    return state
 
 
-def _lost(number: int, found: State) -> None:
-    """A group is collected, on whichever thread, where no communicator may be touched: only queue the release."""
-    _states.pop(number, None)
-    _orphans.append(found)
+def _orphan(group_id: int, state: State) -> None:
+    """Queue the release of a collected group: on this thread, whichever it is, no communicator may be touched."""
+    _states.pop(group_id, None)
+    _orphans.append(state)
 
 
-def _exit() -> None:
+def _abort_all() -> None:
     """Release every communicator before the interpreter goes: a transport's threads must not outlive it."""
-    for found in states():
-        with suppress(Exception):  # the others are left
-            found.abort()
+    for state in all_states():
+        with suppress(Exception):  # a failure keeps no other group from being released
+            state.abort()
 
 
-def release() -> None:
-    """Release what groups that no longer exist have left, without waiting for any other rank."""
+def release_orphans() -> None:
+    """Release what collected groups have left, without waiting for any other rank."""
     while True:
         try:
             orphan = _orphans.popleft()
-        except IndexError:  # asked rather than looked at first: another thread may take the last one
+        except IndexError:  # not tested beforehand: another thread may take the last one
             return
-        with suppress(Exception):  # whoever calls now has no part in it
+        with suppress(Exception):  # the caller has no part in the failure
             orphan.abort()
 
 
-def states() -> list[State]:
-    """The states of all groups that exist, in order of creation."""
-    release()
+def all_states() -> list[State]:
+    """Return the states of all groups that exist, in order of creation."""
+    release_orphans()
     with _lock:
-        return sorted(_states.values(), key=lambda found: found.number)
+        return sorted(_states.values(), key=lambda state: state.number)
 
 
 def default_group() -> dist.ProcessGroup:
-    """The torch process group that stands for None."""
+    """Return the torch process group that stands for None."""
     group = dist.group.WORLD
     if group is None:
         raise LayoutError(

@@ -22,7 +22,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from restripe.errors import LayoutError
 from restripe.layout.chunked import Coordinates, unravel
-from restripe.layout.placements import check_kinds, known, of_dim, shard_dims
+from restripe.layout.placements import as_segmented, check_kinds, shard_dims, with_dim
 
 Host = int | str
 
@@ -78,7 +78,7 @@ class Mesh:
 
     @classmethod
     def of(cls, mesh: Any) -> Mesh:
-        """The mesh of a Mesh, an object with a `.mesh` or `._mesh` rank tensor, a rank tensor, or nested lists of ranks."""
+        """Return the mesh of a Mesh, an object with a `.mesh` or `._mesh` rank tensor, a rank tensor, or nested lists of ranks."""
         if isinstance(mesh, Mesh):
             return mesh
         for name in ("mesh", "_mesh"):
@@ -97,7 +97,7 @@ class Mesh:
 
     @classmethod
     def from_device_mesh(cls, mesh: DeviceMesh, group: Any = None) -> Mesh:
-        """The mesh with its global ranks translated to ranks of the group.
+        """Return the mesh with its global ranks translated to ranks of the group.
 
         Args:
             mesh: a DeviceMesh of this process's torch.distributed world.
@@ -107,15 +107,15 @@ class Mesh:
             LayoutError: a rank of the mesh is not a member of the group.
         """
         group = dist.group.WORLD if group is None else group
-        place = getattr(group, "members", None)
-        if place is None:
-            place = {rank: number for number, rank in enumerate(dist.get_process_group_ranks(group))}
-        strangers = [rank for rank in mesh.mesh.flatten().tolist() if rank not in place]
-        if strangers:
+        group_ranks = getattr(group, "members", None)
+        if group_ranks is None:
+            group_ranks = {rank: number for number, rank in enumerate(dist.get_process_group_ranks(group))}
+        outside = [rank for rank in mesh.mesh.flatten().tolist() if rank not in group_ranks]
+        if outside:
             raise LayoutError(
-                f"global ranks {short(strangers)} of the mesh are not in the process group; use a group that covers both meshes"
+                f"global ranks {short(outside)} of the mesh are not in the process group; use a group that covers both meshes"
             )
-        return cls(tuple(mesh.mesh.shape), tuple(place[rank] for rank in mesh.mesh.flatten().tolist()))
+        return cls(tuple(mesh.mesh.shape), tuple(group_ranks[rank] for rank in mesh.mesh.flatten().tolist()))
 
     @property
     def ndim(self) -> int:
@@ -148,7 +148,7 @@ class Mesh:
         return self._hash
 
     def __getstate__(self) -> dict[str, Any]:
-        return _given(self)
+        return _pickled_fields(self)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -161,7 +161,7 @@ class Mesh:
         )
 
     def is_grid_of(self, other: Mesh) -> bool:
-        """Whether the same ranks stand at the same places; hosts may be known of one mesh only."""
+        """Return whether the same ranks stand at the same coordinates; hosts may be known of one mesh only."""
         return self is other or (self.shape == other.shape and self.ranks == other.ranks)
 
     def __repr__(self) -> str:
@@ -179,32 +179,32 @@ class Mesh:
     @cached_property
     def by_host(self) -> dict[Host, tuple[int, ...]]:
         """The ranks of each host in mesh order; nothing where hosts are not known."""
-        found: dict[Host, list[int]] = {}
+        ranks_of: dict[Host, list[int]] = {}
         for rank, host in zip(self.ranks, self.hosts or (), strict=False):
-            found.setdefault(host, []).append(rank)
-        return {host: tuple(ranks) for host, ranks in found.items()}
+            ranks_of.setdefault(host, []).append(rank)
+        return {host: tuple(ranks) for host, ranks in ranks_of.items()}
 
     def host(self, rank: int) -> Host | None:
-        """The host of a rank of the mesh, or None where it is not known."""
+        """Return the host of a rank of the mesh, or None where it is not known."""
         return None if self.hosts is None else self.hosts[self._index[rank]]
 
     def covers(self, other: Mesh) -> bool:
-        """Whether every rank of the other mesh is in this one."""
+        """Return whether every rank of the other mesh is in this one."""
         return self is other or all(rank in self._index for rank in other.ranks)
 
     def index(self, rank: int) -> int | None:
-        """The rank's place in row-major order, or None outside the mesh."""
+        """Return the rank's index in row-major order, or None outside the mesh."""
         return self._index.get(rank)
 
     def coordinates(self, rank: int) -> Coordinates | None:
-        """The rank's coordinates, or None outside the mesh."""
+        """Return the rank's coordinates, or None outside the mesh."""
         index = self._index.get(rank)
         return None if index is None else unravel(index, self.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where a tensor lies: a mesh and one placement a mesh dim.
+    """A tensor's layout: a mesh and one placement a mesh dim.
 
     A placement is Shard(dim), Replicate(), _StridedShard(dim, split_factor=k) or Segmented(dim, sizes).
 
@@ -221,7 +221,7 @@ class Layout:
         object.__setattr__(self, "mesh", Mesh.of(self.mesh))
         object.__setattr__(self, "placements", tuple(self.placements))
         check_kinds(self.placements)
-        object.__setattr__(self, "placements", tuple(map(known, self.placements)))
+        object.__setattr__(self, "placements", tuple(map(as_segmented, self.placements)))
         if len(self.placements) != self.mesh.ndim:
             raise LayoutError(
                 f"expected one placement a mesh dim: {self.mesh.ndim} for mesh shape {self.mesh.shape}, "
@@ -236,7 +236,7 @@ class Layout:
         return self._hash
 
     def __getstate__(self) -> dict[str, Any]:
-        return _given(self)
+        return _pickled_fields(self)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -253,17 +253,17 @@ class Layout:
 
     @cached_property
     def replicas(self) -> int:
-        """How many ranks hold each region."""
+        """The number of ranks that hold each region."""
         return math.prod(self.mesh.shape[m] for m in self.replicating)
 
 
-def _given(one: Mesh | Layout) -> dict[str, Any]:
-    """What goes to another process: the fields, not what was computed from them, since hashes are another there."""
-    return {each.name: getattr(one, each.name) for each in fields(one)}
+def _pickled_fields(value: Mesh | Layout) -> dict[str, Any]:
+    """Return the fields for another process, without the values computed from them: hashes differ there."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-def counted(layout: Layout, ndim: int) -> Layout:
-    """The layout with shard dims counted from 0, so that equal layouts of a tensor of `ndim` dims compare equal.
+def with_positive_dims(layout: Layout, ndim: int) -> Layout:
+    """Return the layout with shard dims counted from 0, so that equal layouts of a tensor of `ndim` dims compare equal.
 
     Raises:
         InvalidPlacementError: as `shard_dims`.
@@ -271,11 +271,11 @@ def counted(layout: Layout, ndim: int) -> Layout:
     pairs = list(zip(layout.placements, shard_dims(layout.placements, ndim), strict=True))
     if all(dim is None or placement.dim == dim for placement, dim in pairs):  # type: ignore[attr-defined]
         return layout
-    return Layout(layout.mesh, tuple(of_dim(placement, dim) for placement, dim in pairs))
+    return Layout(layout.mesh, tuple(with_dim(placement, dim) for placement, dim in pairs))
 
 
 def replica_groups(layout: Layout) -> tuple[tuple[int, ...], ...]:
-    """The sets of ranks that hold equal regions, in mesh order, members in replica order; none where nothing replicates.
+    """Return the sets of ranks that hold equal regions, in mesh order, members in replica order; none where nothing replicates.
 
     They follow from mesh and placements alone, so one set serves tensors of every shape.
     """
@@ -288,6 +288,6 @@ def replica_groups(layout: Layout) -> tuple[tuple[int, ...], ...]:
 
 
 def short(items: Sequence[Any]) -> str:
-    """The items for a message, cut after eight."""
+    """Return the items for a message, cut after eight."""
     shown = ", ".join(str(item) for item in items[:8])
     return f"({shown}, ... {len(items)} in all)" if len(items) > 8 else f"({shown})"

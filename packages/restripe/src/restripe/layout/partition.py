@@ -1,4 +1,4 @@
-"""Ownership: a layout applied to a tensor's shape, and what each rank holds then, in closed form.
+"""Partitions: a layout applied to a tensor's shape, and what each rank owns then, in closed form.
 
 Nothing here loops over the ranks of the world: the cost of a question depends on the layout, not on how many ranks it has.
 """
@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-from restripe.layout.chunked import Coordinates, Cuts, Region, ravel, unravel
+from restripe.layout.chunked import ChunkedDim, Coordinates, CutDim, Region, ravel, unravel
 from restripe.layout.mesh import Layout, Mesh
-from restripe.layout.piecewise import Runs, Step, plain_order
+from restripe.layout.piecewise import CutStep, PiecewiseDim, plain_order
 from restripe.layout.placements import check_segments
 from restripe.layout.segmented import Segmented
 
 
-class Place(NamedTuple):
-    """A rank's place in a partition.
+class ShardPosition(NamedTuple):
+    """A rank's position in a partition.
 
     `shard`: for each tensor dim, the coordinates on the mesh dims that shard it. `replica`: the rank's number among the
     ranks that hold the same shard, in mesh order.
@@ -58,12 +58,12 @@ class Partition:
         return self.layout.mesh
 
     @cached_property
-    def steps(self) -> tuple[tuple[Step, ...], ...]:
+    def steps(self) -> tuple[tuple[CutStep, ...], ...]:
         """For each tensor dim how the mesh dims that shard it cut, left to right."""
         placements, sizes = self.layout.placements, self.mesh.shape
         return tuple(
             tuple(
-                _step(m, sizes[m], placements[m])
+                _cut_step(m, sizes[m], placements[m])
                 for m, target in enumerate(self._targets)
                 if target == d and sizes[m] > 1
             )
@@ -71,8 +71,8 @@ class Partition:
         )
 
     @cached_property
-    def _cutting(self) -> list[tuple[tuple[int, ...], Cuts | Runs]]:
-        return [_cut(length, steps) for length, steps in zip(self.shape, self.steps, strict=True)]
+    def _cutting(self) -> list[tuple[tuple[int, ...], CutDim]]:
+        return [_cut_dim(length, steps) for length, steps in zip(self.shape, self.steps, strict=True)]
 
     @cached_property
     def dims(self) -> tuple[tuple[int, ...], ...]:
@@ -80,13 +80,13 @@ class Partition:
         return tuple(dims for dims, _ in self._cutting)
 
     @cached_property
-    def cuts(self) -> tuple[Cuts | Runs, ...]:
-        """How each tensor dim is cut."""
+    def cuts(self) -> tuple[CutDim, ...]:
+        """The cut of each tensor dim."""
         return tuple(cuts for _, cuts in self._cutting)
 
     @cached_property
     def _strides(self) -> tuple[int, ...]:
-        """What one step along each mesh dim adds to a rank's index in the mesh."""
+        """The step that one coordinate along each mesh dim adds to a rank's index in the mesh."""
         sizes = self.mesh.shape
         return tuple(math.prod(sizes[m + 1 :]) for m in range(len(sizes)))
 
@@ -95,66 +95,66 @@ class Partition:
         """The strides of the mesh dims that cut each tensor dim."""
         return [[self._strides[m] for m in dims] for dims in self.dims]
 
-    def place(self, rank: int) -> Place | None:
-        """Which shard the rank holds, and which replica of it; None outside the mesh."""
+    def position(self, rank: int) -> ShardPosition | None:
+        """Return which shard the rank holds, and which replica of it; None outside the mesh."""
         at = self.mesh.coordinates(rank)
         if at is None:
             return None
         inner = self.layout.replicating
         shard = tuple(tuple(at[m] for m in dims) for dims in self.dims)
-        return Place(shard, ravel([at[m] for m in inner], [self.mesh.shape[m] for m in inner]))
+        return ShardPosition(shard, ravel([at[m] for m in inner], [self.mesh.shape[m] for m in inner]))
 
     def chunk_offset(self, dim: int, coordinates: Coordinates) -> int:
-        """What a chunk of tensor dim `dim` adds to its holders' index in the mesh."""
+        """Return what a chunk of tensor dim `dim` adds to its holders' index in the mesh."""
         return sum(map(mul, self._steps_along[dim], coordinates))
 
     def replica_offset(self, replica: int) -> int:
-        """What replica number `replica` adds to its holder's index in the mesh."""
+        """Return what replica number `replica` adds to its holder's index in the mesh."""
         inner = self.layout.replicating
         at = unravel(replica, [self.mesh.shape[m] for m in inner])
         return sum(self._strides[m] * index for m, index in zip(inner, at, strict=True))
 
     @cached_property
     def replica_offsets(self) -> list[int]:
-        """What each replica adds to its holder's index in the mesh, in replica order."""
+        """The offset that each replica adds to its holder's index in the mesh, in replica order."""
         steps = [range(0, self._strides[m] * self.mesh.shape[m], self._strides[m]) for m in self.layout.replicating]
         return [sum(step) for step in product(*steps)]
 
     def shard_offset(self, shard: Sequence[Coordinates]) -> int:
-        """What a shard adds to its holders' index in the mesh: the sum over its chunks."""
+        """Return what a shard adds to its holders' index in the mesh: the sum over its chunks."""
         return sum(self.chunk_offset(dim, coordinates) for dim, coordinates in enumerate(shard))
 
     def holds(self, rank: int, shard: int) -> bool:
-        """Whether the rank holds the shard of this offset."""
+        """Return whether the rank holds the shard of this offset."""
         index = self.mesh.index(rank)
         return index is not None and self._shard_of(index) == shard
 
     def _shard_of(self, index: int) -> int:
-        """The shard offset of a place in the mesh."""
+        """Return the shard offset of an index in the mesh."""
         for m in self.layout.replicating:
             index -= index // self._strides[m] % self.mesh.shape[m] * self._strides[m]
         return index
 
     def region(self, rank: int) -> Region | None:
-        """What the rank owns, or None outside the mesh."""
-        place = self.place(rank)
-        return None if place is None else self.region_of(place)
+        """Return what the rank owns, or None outside the mesh."""
+        position = self.position(rank)
+        return None if position is None else self.region_of(position)
 
-    def region_of(self, place: Place) -> Region:
-        """What the ranks at a place own."""
-        return tuple(cuts.intervals(at) for cuts, at in zip(self.cuts, place.shard, strict=True))
+    def region_of(self, position: ShardPosition) -> Region:
+        """Return what the ranks at a position own."""
+        return tuple(cuts.intervals(at) for cuts, at in zip(self.cuts, position.shard, strict=True))
 
 
-def _step(mesh_dim: int, size: int, placement: Placement) -> Step:
-    """How a mesh dim with this placement, which shards, cuts."""
+def _cut_step(mesh_dim: int, size: int, placement: Placement) -> CutStep:
+    """Return how a mesh dim with this placement, which shards, cuts."""
     if isinstance(placement, _StridedShard):
-        return Step(mesh_dim, size, pieces=int(placement.split_factor))
-    return Step(mesh_dim, size, segments=placement.sizes if isinstance(placement, Segmented) else ())
+        return CutStep(mesh_dim, size, pieces=int(placement.split_factor))
+    return CutStep(mesh_dim, size, segments=placement.sizes if isinstance(placement, Segmented) else ())
 
 
-def _cut(length: int, steps: Sequence[Step]) -> tuple[tuple[int, ...], Cuts | Runs]:
-    """The mesh dims in the order in which they cut, and how: by plain shards wherever these can do it."""
+def _cut_dim(length: int, steps: Sequence[CutStep]) -> tuple[tuple[int, ...], CutDim]:
+    """Return the mesh dims in the order in which they cut, and the cut: by plain shards wherever these can do it."""
     order = steps if all(step.plain for step in steps) else plain_order(length, steps)
     if order is None:
-        return tuple(step.mesh_dim for step in steps), Runs(length, tuple(steps))
-    return tuple(step.mesh_dim for step in order), Cuts(length, tuple(step.size for step in order))
+        return tuple(step.mesh_dim for step in steps), PiecewiseDim(length, tuple(steps))
+    return tuple(step.mesh_dim for step in order), ChunkedDim(length, tuple(step.size for step in order))

@@ -1,4 +1,4 @@
-"""Placements: which kinds there are, and which tensor dim each shards."""
+"""Placements: the kinds that restripe moves, and the tensor dim that each shards."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def check_kinds(placements: Sequence[object]) -> None:
             raise InvalidPlacementError(
                 f"{placement!r} of mesh dim {mesh_dim} cuts into {placement.split_factor} pieces; give a split_factor of 1 or more"
             )
-        known(placement)
+        as_segmented(placement)
 
 
 def _is_segmented(placement: object) -> bool:
-    """Whether it has what makes a segmented shard; another library's class serves as well as ours."""
+    """Return whether a placement has the attributes of a segmented shard; a class of another library serves as well."""
     return not isinstance(placement, Shard | Replicate) and hasattr(placement, "dim") and hasattr(placement, "sizes")
 
 
-def known(placement: Any) -> Placement:
-    """A segmented shard as ours, whatever its class; every other placement as it is."""
+def as_segmented(placement: Any) -> Placement:
+    """Return a segmented shard of any class as a Segmented, every other placement as it is."""
     if isinstance(placement, Segmented) or not _is_segmented(placement):
         return cast("Placement", placement)
     return Segmented(placement.dim, placement.sizes)
 
 
 def shard_dims(placements: Sequence[Placement], ndim: int) -> tuple[int | None, ...]:
-    """For each mesh dim the tensor dim that it shards, counted from 0, or None where it replicates.
+    """Return for each mesh dim the tensor dim that it shards, counted from 0, or None where it replicates.
 
     Raises:
         InvalidPlacementError: a shard dim outside [-ndim, ndim); a segmented shard of a dim that is sharded before.
@@ -69,22 +69,22 @@ def shard_dims(placements: Sequence[Placement], ndim: int) -> tuple[int | None, 
 
 
 def check_segments(placements: Sequence[Placement], shape: Sequence[int]) -> tuple[int | None, ...]:
-    """The same, and refuse segments that do not add up to their tensor dim (ShapeError)."""
+    """Return what `shard_dims` returns; refuse segments that do not add up to their tensor dim (ShapeError)."""
     dims = shard_dims(placements, len(shape))
     for placement, dim in zip(placements, dims, strict=True):
         if type(placement) in (Shard, Replicate):
             continue
-        ours = known(placement)
-        if dim is not None and isinstance(ours, Segmented) and sum(ours.sizes) != shape[dim]:
+        segmented = as_segmented(placement)
+        if dim is not None and isinstance(segmented, Segmented) and sum(segmented.sizes) != shape[dim]:
             raise ShapeError(
-                f"{ours!r} has segments of {sum(ours.sizes)} elements in all, but tensor dim {dim} has {shape[dim]}; "
+                f"{segmented!r} has segments of {sum(segmented.sizes)} elements in all, but tensor dim {dim} has {shape[dim]}; "
                 "give the global length of every segment"
             )
     return dims
 
 
-def of_dim(placement: Placement, dim: int | None) -> Placement:
-    """The same placement of this tensor dim."""
+def with_dim(placement: Placement, dim: int | None) -> Placement:
+    """Return a placement of the same kind for this tensor dim."""
     if dim is None:
         return placement
     if isinstance(placement, _StridedShard):

@@ -1,4 +1,4 @@
-"""A placement of our own: a tensor dim made of several parts that are each sharded by themselves."""
+"""Segmented, restripe's own placement: a tensor dim of several segments that are each sharded by themselves."""
 
 from __future__ import annotations
 

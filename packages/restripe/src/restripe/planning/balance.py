@@ -1,4 +1,4 @@
-"""Which holder begins for each tensor of a submission, so that the bytes of all of them spread over the holders."""
+"""Balance: which holder is the first to send each tensor of a submission, so that its bytes spread over all holders."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Protocol
 import torch
 
 from restripe.layout.mesh import Layout
-from restripe.planning.planner import takers
+from restripe.planning.planner import max_receivers
 
 
-class Moved(Protocol):
+class MovedTensor(Protocol):
     """One tensor of a submission."""
 
     @property
@@ -26,29 +26,29 @@ class Moved(Protocol):
     def dtype(self) -> torch.dtype: ...
 
 
-def turns(tensors: Sequence[Moved]) -> list[int]:
-    """The turn of each tensor; see `plan`.
+def rotations(tensors: Sequence[MovedTensor]) -> list[int]:
+    """Return the round-robin offset of each tensor among the holders of its source; see `plan`.
 
     The largest come first; of the holders of its source, those that carry the least so far serve the targets that are left
     when all have served equally many. It follows from the layouts, shapes and dtypes alone, so every rank finds the same.
     """
-    found = [0] * len(tensors)
+    offsets = [0] * len(tensors)
     loads: dict[Hashable, list[float]] = {}
     counts: dict[Hashable, int] = {}
-    for place in sorted(range(len(tensors)), key=lambda n: (-_size(tensors[n]), n)):
-        src, dst, shape = tensors[place].src, tensors[place].dst, tensors[place].shape
-        holders = src.replicas
-        if holders > 1 and _size(tensors[place]):
+    for number in sorted(range(len(tensors)), key=lambda n: (-_size_in_bytes(tensors[n]), n)):
+        src, dst, shape = tensors[number].src, tensors[number].dst, tensors[number].shape
+        size = _size_in_bytes(tensors[number])
+        if src.replicas > 1 and size:
             key = src, dst, shape
             if key not in counts:
-                counts[key] = takers(src, dst, shape)
-            load = loads.setdefault((src.mesh, src.replicating), [0.0] * holders)
-            found[place] = _serve(load, counts[key], _size(tensors[place]))
-    return found
+                counts[key] = max_receivers(src, dst, shape)
+            load = loads.setdefault((src.mesh, src.replicating), [0.0] * src.replicas)
+            offsets[number] = _least_loaded(load, counts[key], size)
+    return offsets
 
 
-def _serve(load: list[float], targets: int, size: int) -> int:
-    """The holder that begins; so many targets take equal shares of the size, and those left over go to the least loaded."""
+def _least_loaded(load: list[float], targets: int, size: int) -> int:
+    """Return the holder that begins, and add what those carry that serve the targets left over."""
     left = targets % len(load)
     before = list(accumulate([*load, *load], initial=0.0))
     start = min(range(len(load)), key=lambda n: (before[n + left] - before[n], n)) if left else 0
@@ -57,5 +57,5 @@ def _serve(load: list[float], targets: int, size: int) -> int:
     return start
 
 
-def _size(tensor: Moved) -> int:
+def _size_in_bytes(tensor: MovedTensor) -> int:
     return math.prod(tensor.shape) * tensor.dtype.itemsize

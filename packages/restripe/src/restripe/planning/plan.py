@@ -1,4 +1,4 @@
-"""What a plan says: values that know neither tensors nor communicators."""
+"""Plans: values that know neither tensors nor communicators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from restripe.layout.chunked import Region
 
 
 class Reason(StrEnum):
-    """The shape that a plan took, and why; the same on every rank."""
+    """The strategy of a plan, and why; the same on every rank."""
 
     EMPTY = "nothing to move: the tensor has no elements"
     LOCAL = "local copies: every destination rank already holds its part"
@@ -24,7 +24,7 @@ class Reason(StrEnum):
 
 
 class Holders(StrEnum):
-    """Which of the ranks that hold a part send it, and why; the same on every rank."""
+    """The rule for which of the holders of a part send it; the same on every rank."""
 
     ONE = "one has each part"
     NEAR = "those on the receiver's host first"
@@ -32,7 +32,7 @@ class Holders(StrEnum):
 
 
 class FanOutKind(StrEnum):
-    """How the rest of a destination shard is rebuilt."""
+    """The collective that rebuilds the rest of a destination shard."""
 
     ALL_GATHER = "all_gather"
     BROADCAST = "broadcast"
@@ -41,23 +41,23 @@ class FanOutKind(StrEnum):
 class Message(NamedTuple):
     """One region of the tensor that crosses from one rank to another; `peer` is the other end.
 
-    `band` numbers the pair in each tensor dim, alike on both ends, so that a rank's messages spread over the turns of a round.
+    `pair_indices` number the pair in each tensor dim, alike on both ends, so that a rank's messages spread over subrounds.
     """
 
     peer: int
     region: Region
-    band: tuple[int, ...] = ()
+    pair_indices: tuple[int, ...] = ()
 
 
-class Width(NamedTuple):
-    """How many of the other side's chunks of a tensor dim one chunk meets at most, and how many there are to meet."""
+class OverlapBound(NamedTuple):
+    """The most chunks of the other side of a tensor dim that one chunk meets, and how many there are to meet."""
 
     most: int
     others: int
 
-    def in_turns(self, turns: int) -> int:
-        """The same for those of one band in so many turns."""
-        return min(self.most, -(-self.others // turns))
+    def in_subrounds(self, subrounds: int) -> int:
+        """Return the most that one chunk meets in one of so many subrounds."""
+        return min(self.most, -(-self.others // subrounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class FanOut:
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """What one rank does for one tensor.
+    """The part of one rank in the move of one tensor.
 
     `source` and `destination` are the regions that the rank owns (None outside the mesh). First `copies` go from one to the
     other, and `sends` and `receives` cross, each ordered by peer, at most one message a pair of ranks; then the fan-out.
-    `widths` (for each tensor dim, the most targets that one source meets, and the reverse) and `staging` (elements packed
+    `overlap_bounds` (for each tensor dim, on the targets that one source meets, and the reverse) and `staging` (elements packed
     and unpacked) bound what any rank of the world needs, so every rank finds the same.
     """
 
@@ -92,18 +92,18 @@ class RankPlan:
     receives: tuple[Message, ...]
     fan_out: FanOut | None
     reason: Reason
-    widths: tuple[tuple[Width, Width], ...]
+    overlap_bounds: tuple[tuple[OverlapBound, OverlapBound], ...]
     staging: int
 
     @property
     def idle(self) -> bool:
-        """Whether this rank reads and writes no element of its tensors."""
+        """True where this rank reads and writes no element of its tensors."""
         return not (self.copies or self.sends or self.receives or self.fan_out)
 
-    def operations(self, turns: Sequence[int]) -> int:
-        """A bound on any rank's sends and receives in one turn, where each tensor dim's bands go round in so many turns."""
+    def max_operations(self, subrounds: Sequence[int]) -> int:
+        """Return a bound on any rank's sends and receives in one subround, of so many for each tensor dim."""
         if self.reason in (Reason.EMPTY, Reason.LOCAL):
             return 0
-        widths = list(zip(self.widths, turns, strict=True))
-        sent = math.prod(out.in_turns(count) for (out, _), count in widths)
-        return sent + math.prod(into.in_turns(count) for (_, into), count in widths)
+        bounds = list(zip(self.overlap_bounds, subrounds, strict=True))
+        sent = math.prod(targets.in_subrounds(count) for (targets, _), count in bounds)
+        return sent + math.prod(sources.in_subrounds(count) for (_, sources), count in bounds)

@@ -1,4 +1,4 @@
-"""One rank's plan, in closed form: its cost is the number of that rank's own overlaps, not the size of the world.
+"""The planner: one rank's plan, in closed form. Its cost is the number of that rank's own overlaps, not the size of the world.
 
 A *target* is what one rank receives before the fan-out: its shard, or its stripe of it. Both ends of a message find each
 other by dividing positions by chunk sizes, and apply the same rule for who sends.
@@ -14,34 +14,33 @@ from itertools import product
 from operator import itemgetter
 from typing import NamedTuple
 
-from restripe.layout.chunked import Coordinates, Cuts, Region, lengths, unravel
+from restripe.layout.chunked import ChunkedDim, Coordinates, CutDim, Region, lengths, unravel
 from restripe.layout.mesh import Layout
-from restripe.layout.partition import Partition, Place
-from restripe.layout.piecewise import Runs
-from restripe.planning.overlaps import Chunks, Hit, Meeting, meeting
-from restripe.planning.plan import FanOut, FanOutKind, Holders, Message, RankPlan, Reason, Width
-from restripe.planning.strategy import View, decide, grid, striped, views
+from restripe.layout.partition import Partition, ShardPosition
+from restripe.planning.overlaps import ChunkedOverlaps, DimOverlaps, Overlap, dim_overlaps
+from restripe.planning.plan import FanOut, FanOutKind, Holders, Message, OverlapBound, RankPlan, Reason
+from restripe.planning.strategy import Contiguity, choose_strategy, contiguities, stripe_dim, stripe_grid
 
 
-def plan(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, turn: int = 0) -> RankPlan:
-    """What `rank` does to move a tensor of this global shape from `src` to `dst`.
+def plan(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, rotation: int = 0) -> RankPlan:
+    """Return what `rank` does to move a tensor of this global shape from `src` to `dst`.
 
     Args:
         src, dst: the layouts; meshes of group ranks.
         shape: the global sizes, in elements.
         rank: the group rank to plan for; it may be in both meshes, in one, or in none.
-        turn: the tensor's place in a submission. Of a region's H source holders, number (t + turn) mod H serves the t-th
-            of its receivers, so that many tensors spread over all holders. Holders on a receiver's host come before others.
+        rotation: the round-robin offset. Of a region's H source holders, number (t + rotation) mod H serves the t-th of its
+            receivers, so that many tensors spread over all holders. Holders on a receiver's host come before others.
 
     Raises:
         InvalidPlacementError: a shard dim that the shape does not have.
         ShapeError: a segmented shard whose segments do not add up to its dim.
     """
-    return planner(src, dst, shape).plan(rank, turn)
+    return make_planner(src, dst, shape).plan(rank, rotation)
 
 
-def planner(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Planner:
-    """What plans any rank and turn of one move; whoever plans many of them shares what is alike in all.
+def make_planner(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Planner:
+    """Return the planner of any rank and rotation of one move; plans made by one planner share what is alike in all.
 
     Raises:
         InvalidPlacementError, ShapeError: as `plan`.
@@ -49,33 +48,33 @@ def planner(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Planner:
     return Planner(Partition(src, shape), Partition(dst, shape))
 
 
-def takers(src: Layout, dst: Layout, shape: tuple[int, ...]) -> int:
-    """How many targets take from one source shard, at most."""
-    return math.prod(out.most for out, _ in planner(src, dst, shape).widths)
+def max_receivers(src: Layout, dst: Layout, shape: tuple[int, ...]) -> int:
+    """Return how many targets take from one source shard, at most."""
+    return math.prod(targets.most for targets, _ in make_planner(src, dst, shape).overlap_bounds)
 
 
-def holders(src: Layout, dst: Layout) -> Holders:
-    """Which holders of a part send it: those on the receiver's host, wherever both meshes have ranks on one host."""
+def holder_rule(src: Layout, dst: Layout) -> Holders:
+    """Return which holders of a part send it: those on the receiver's host, wherever both meshes have ranks on one host."""
     if src.replicas == 1:
         return Holders.ONE
     return Holders.TURNS if src.mesh.by_host.keys().isdisjoint(dst.mesh.by_host) else Holders.NEAR
 
 
-class _End(NamedTuple):
-    """The other end of a meeting, in one tensor dim or in all.
+class _Counterpart(NamedTuple):
+    """The other end of an overlap, in one tensor dim or in all.
 
-    `offset` is what it adds to its index in the mesh, `stripe` what it adds to its replica's number; see Hit for the rest.
+    `offset` is what it adds to its index in the mesh, `stripe` what it adds to its replica's number; see Overlap for the rest.
     """
 
     offset: int
     stripe: int
     region: Region
-    band: tuple[int, ...]
+    pair_indices: tuple[int, ...]
     number: int
     total: int
 
 
-class _Group(NamedTuple):
+class _ReplicaGroup(NamedTuple):
     """The replicas of one destination shard, in member order, and the elements of each one's stripe."""
 
     members: tuple[int, ...]
@@ -84,205 +83,222 @@ class _Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Planner:
-    """A move between two partitions of one shape; nothing is found out before a plan needs it, and nothing twice."""
+    """A move between two partitions of one shape; each value is computed when a plan first needs it, and once."""
 
     src: Partition
     dst: Partition
-    _groups: dict[int, _Group] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _groups: dict[int, _ReplicaGroup] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def reason(self) -> Reason:
-        return decide(self.src, self.dst)
+        """The strategy of every rank's plan."""
+        return choose_strategy(self.src, self.dst)
 
     @cached_property
     def stripes(self) -> tuple[int, ...]:
-        """Into how many stripes each tensor dim of a destination shard is cut."""
+        """The number of stripes that each tensor dim of a destination shard is cut into."""
         striping = self.reason in (Reason.STRIPED, Reason.RAGGED)
-        return grid(self.dst) if striping else (1,) * len(self.dst.shape)
+        return stripe_grid(self.dst) if striping else (1,) * len(self.dst.shape)
 
     @cached_property
-    def targets(self) -> list[Cuts | Runs]:
-        """How the targets cut each tensor dim."""
-        return [striped(cuts, stripes) for cuts, stripes in zip(self.dst.cuts, self.stripes, strict=True)]
+    def targets(self) -> list[CutDim]:
+        """The cut of each tensor dim by targets."""
+        return [stripe_dim(cut, stripes) for cut, stripes in zip(self.dst.cuts, self.stripes, strict=True)]
 
     @cached_property
-    def meetings(self) -> list[Meeting]:
-        """How sources and targets meet in each tensor dim."""
+    def overlaps(self) -> list[DimOverlaps]:
+        """The overlaps of sources and targets in each tensor dim."""
         numbered = self.src.layout.replicas > 1
-        return [meeting(out, into, numbered=numbered) for out, into in zip(self.src.cuts, self.targets, strict=True)]
+        return [
+            dim_overlaps(source, target, numbered=numbered)
+            for source, target in zip(self.src.cuts, self.targets, strict=True)
+        ]
 
     @cached_property
-    def widths(self) -> tuple[tuple[Width, Width], ...]:
+    def overlap_bounds(self) -> tuple[tuple[OverlapBound, OverlapBound], ...]:
         """For each tensor dim, bounds on the targets that one source meets, and the reverse."""
-        return tuple(each.widths for each in self.meetings)
+        return tuple(overlaps.bounds for overlaps in self.overlaps)
 
-    def plan(self, rank: int, turn: int = 0) -> RankPlan:
-        """What one rank does; see the function of that name."""
-        source_place, place = self.src.place(rank), self.dst.place(rank)
-        source = None if source_place is None else self.src.region_of(source_place)
-        destination = None if place is None else self.dst.region_of(place)
+    def plan(self, rank: int, rotation: int = 0) -> RankPlan:
+        """Return what one rank does; see the function of that name."""
+        source_position, position = self.src.position(rank), self.dst.position(rank)
+        source = None if source_position is None else self.src.region_of(source_position)
+        destination = None if position is None else self.dst.region_of(position)
         copies: tuple[Region, ...] = ()
         sends: list[Message] = []
         receives: list[Message] = []
         if self.reason is Reason.LOCAL:
-            copies = (destination,) if destination is not None and _holds(destination) else ()
+            copies = (destination,) if destination is not None and _has_elements(destination) else ()
         elif self.reason is not Reason.EMPTY:
-            receives = sorted(self._receives(rank, turn, source_place, place), key=itemgetter(0))
+            receives = sorted(self._receives(rank, rotation, source_position, position), key=itemgetter(0))
             copies = tuple(message.region for message in receives if message.peer == rank)
             receives = [message for message in receives if message.peer != rank]
-            sends = sorted(self._sends(rank, turn, source_place), key=itemgetter(0))
+            sends = sorted(self._sends(rank, rotation, source_position), key=itemgetter(0))
         return RankPlan(
             source,
             destination,
             copies,
             tuple(sends),
             tuple(receives),
-            self._fan_out(place, destination),
+            self._fan_out(position, destination),
             self.reason,
-            self.widths,
+            self.overlap_bounds,
             self.staging,
         )
 
-    def _receives(self, rank: int, turn: int, mine: Place | None, place: Place | None) -> Iterator[Message]:
-        """What the rank's target takes from each source shard, its own included."""
-        if place is None or place.replica >= math.prod(self.stripes):
+    def _receives(
+        self, rank: int, rotation: int, source_position: ShardPosition | None, position: ShardPosition | None
+    ) -> Iterator[Message]:
+        """Yield what the rank's target takes from each source shard, its own included."""
+        if position is None or position.replica >= math.prod(self.stripes):
             return
-        own = None if mine is None else self.src.shard_offset(mine.shard)
+        own_shard = None if source_position is None else self.src.shard_offset(source_position.shard)
         ranks, holders = self.src.mesh.ranks, self.src.layout.replicas
-        for shard, _, region, band, number, _ in _joint(
-            [self._giver(dim, hit) for hit in each.givers(at)]
-            for dim, (each, at) in enumerate(zip(self.meetings, self._target(place), strict=True))
+        for shard, _, region, pair_indices, number, _ in _combine_dims(
+            [self._sender(dim, overlap) for overlap in overlaps.senders_to(coordinates)]
+            for dim, (overlaps, coordinates) in enumerate(zip(self.overlaps, self._target(position), strict=True))
         ):
-            if shard == own:
-                yield Message(rank, region, band)
+            if shard == own_shard:
+                yield Message(rank, region, pair_indices)
             else:
-                yield Message(ranks[shard] if holders == 1 else self._holder(shard, number, turn, rank), region, band)
+                holder = ranks[shard] if holders == 1 else self._holder(shard, number, rotation, rank)
+                yield Message(holder, region, pair_indices)
 
-    def _sends(self, rank: int, turn: int, place: Place | None) -> Iterator[Message]:
-        """What the rank sends: to every target that meets its region, where it is this holder's turn."""
-        if place is None:
+    def _sends(self, rank: int, rotation: int, position: ShardPosition | None) -> Iterator[Message]:
+        """Yield what the rank sends to each target that meets its region and that this holder serves."""
+        if position is None:
             return
-        shard, holders = self.src.shard_offset(place.shard), self.src.layout.replicas
-        chunks = [each for each in self.meetings if isinstance(each, Chunks)]
-        numbered = holders > 1 and not self.near and len(chunks) == len(self.meetings)
-        for receiver, end in self._receiving(self._numbered(chunks, turn, place) if numbered else self._takers(place)):
+        shard, holders = self.src.shard_offset(position.shard), self.src.layout.replicas
+        chunked = [overlaps for overlaps in self.overlaps if isinstance(overlaps, ChunkedOverlaps)]
+        numbered = holders > 1 and not self.prefers_same_host and len(chunked) == len(self.overlaps)
+        targets = self._served_targets(chunked, rotation, position) if numbered else self._targets_of(position)
+        for receiver, target in self._receivers(targets):
             if self.src.holds(receiver, shard):
                 continue
-            if numbered or holders == 1 or self._holder(shard, end.number, turn, receiver) == rank:
-                yield Message(receiver, end.region, end.band)
+            if numbered or holders == 1 or self._holder(shard, target.number, rotation, receiver) == rank:
+                yield Message(receiver, target.region, target.pair_indices)
 
-    def _receiving(self, ends: Iterable[_End]) -> Iterator[tuple[int, _End]]:
-        """Each target with the rank that receives it."""
+    def _receivers(self, targets: Iterable[_Counterpart]) -> Iterator[tuple[int, _Counterpart]]:
+        """Yield each target with the rank that receives it."""
         ranks = self.dst.mesh.ranks
         replicas = self.dst.replica_offsets if math.prod(self.stripes) > 1 else [0]
-        for end in ends:
-            yield ranks[end.offset + replicas[end.stripe]], end
+        for target in targets:
+            yield ranks[target.offset + replicas[target.stripe]], target
 
-    def _takers(self, place: Place) -> list[_End]:
-        """The targets that meet a source."""
-        return _joint(
-            [self._taker(dim, hit) for hit in each.takers(at)]
-            for dim, (each, at) in enumerate(zip(self.meetings, place.shard, strict=True))
+    def _targets_of(self, position: ShardPosition) -> list[_Counterpart]:
+        """Return the targets that meet a source."""
+        return _combine_dims(
+            [self._receiver(dim, overlap) for overlap in overlaps.receivers_of(coordinates)]
+            for dim, (overlaps, coordinates) in enumerate(zip(self.overlaps, position.shard, strict=True))
         )
 
-    def _numbered(self, chunks: Sequence[Chunks], turn: int, place: Place) -> Iterator[_End]:
-        """Those of them that this holder serves, where their numbers alone tell: the others are not looked at."""
+    def _served_targets(
+        self, chunked: Sequence[ChunkedOverlaps], rotation: int, position: ShardPosition
+    ) -> Iterator[_Counterpart]:
+        """Yield those of the targets that this holder serves, where their numbers alone tell; the others cost nothing."""
 
         @cache
-        def taker(dim: int, number: int) -> list[_End]:
-            return [self._taker(dim, chunks[dim].taker(place.shard[dim], number))]
+        def receiver(dim: int, number: int) -> list[_Counterpart]:
+            return [self._receiver(dim, chunked[dim].nth_receiver(position.shard[dim], number))]
 
         holders = self.src.layout.replicas
-        totals = [each.count(at) for each, at in zip(chunks, place.shard, strict=True)]
-        for number in range((place.replica - turn) % holders, math.prod(totals), holders):
-            yield from _joint(taker(dim, index) for dim, index in enumerate(unravel(number, totals)))
+        counts = [overlaps.receiver_count(at) for overlaps, at in zip(chunked, position.shard, strict=True)]
+        for number in range((position.replica - rotation) % holders, math.prod(counts), holders):
+            yield from _combine_dims(receiver(dim, index) for dim, index in enumerate(unravel(number, counts)))
 
     @cached_property
-    def near(self) -> bool:
-        """Whether receivers may find a holder on their own host."""
-        return holders(self.src.layout, self.dst.layout) is Holders.NEAR
+    def prefers_same_host(self) -> bool:
+        """True where receivers may find a holder on their own host."""
+        return holder_rule(self.src.layout, self.dst.layout) is Holders.NEAR
 
-    def _holder(self, shard: int, number: int, turn: int, receiver: int) -> int:
-        """The rank that serves a source shard's target of this number: on the receiver's host, where some hold it there."""
-        host = self.dst.mesh.host(receiver) if self.near else None
+    def _holder(self, shard: int, number: int, rotation: int, receiver: int) -> int:
+        """Return the rank that serves a source shard's target of this number: on the receiver's host where one holds it."""
+        host = self.dst.mesh.host(receiver) if self.prefers_same_host else None
         if host is not None:
             holders = [rank for rank in self.src.mesh.by_host.get(host, ()) if self.src.holds(rank, shard)]
             if holders:
-                place = self.dst.mesh.by_host[host].index(receiver)
-                return holders[(place + turn) % len(holders)]
-        replica = (number + turn) % self.src.layout.replicas
+                index = self.dst.mesh.by_host[host].index(receiver)
+                return holders[(index + rotation) % len(holders)]
+        replica = (number + rotation) % self.src.layout.replicas
         return self.src.mesh.ranks[shard + self.src.replica_offset(replica)]
 
-    def _giver(self, dim: int, hit: Hit) -> _End:
-        at, overlap, band, number, total = hit
-        return _End(self.src.chunk_offset(dim, at), 0, (overlap,), (band,), number, total)
+    def _sender(self, dim: int, overlap: Overlap) -> _Counterpart:
+        coordinates, shared, pair_index, number, total = overlap
+        return _Counterpart(self.src.chunk_offset(dim, coordinates), 0, (shared,), (pair_index,), number, total)
 
-    def _taker(self, dim: int, hit: Hit) -> _End:
-        """A target's end; a stripe, its last coordinate where there are any, is received by its replica."""
-        at, overlap, band, number, total = hit
+    def _receiver(self, dim: int, overlap: Overlap) -> _Counterpart:
+        """Return a target; a stripe, its last coordinate where there are any, is received by its replica."""
+        coordinates, shared, pair_index, number, total = overlap
         stripe = 0
         if self.stripes[dim] > 1:
-            at, stripe = at[:-1], at[-1] * math.prod(self.stripes[dim + 1 :])
-        return _End(self.dst.chunk_offset(dim, at), stripe, (overlap,), (band,), number, total)
+            coordinates, stripe = coordinates[:-1], coordinates[-1] * math.prod(self.stripes[dim + 1 :])
+        return _Counterpart(self.dst.chunk_offset(dim, coordinates), stripe, (shared,), (pair_index,), number, total)
 
-    def _target(self, place: Place) -> list[Coordinates]:
-        """The target coordinates of a destination place."""
-        numbers = unravel(place.replica, self.stripes)
-        ends = zip(place.shard, self.stripes, numbers, strict=True)
-        return [(*at, number) if stripes > 1 else at for at, stripes, number in ends]
+    def _target(self, position: ShardPosition) -> list[Coordinates]:
+        """Return the target coordinates of a destination position."""
+        numbers = unravel(position.replica, self.stripes)
+        dims = zip(position.shard, self.stripes, numbers, strict=True)
+        return [(*coordinates, number) if stripes > 1 else coordinates for coordinates, stripes, number in dims]
 
-    def _fan_out(self, place: Place | None, region: Region | None) -> FanOut | None:
+    def _fan_out(self, position: ShardPosition | None, region: Region | None) -> FanOut | None:
         if (
-            place is None
+            position is None
             or region is None
             or self.dst.layout.replicas == 1
             or self.reason is Reason.LOCAL
-            or not _holds(region)
+            or not _has_elements(region)
         ):
             return None
         kind = FanOutKind.ALL_GATHER if self.reason is Reason.STRIPED else FanOutKind.BROADCAST
-        members, stripes = self._group(self.dst.shard_offset(place.shard), region)
-        return FanOut(kind, members, place.replica, stripes)
+        members, stripes = self._replica_group(self.dst.shard_offset(position.shard), region)
+        return FanOut(kind, members, position.replica, stripes)
 
-    def _group(self, shard: int, region: Region) -> _Group:
-        """The replicas of the shard of this offset, found once for all of them."""
+    def _replica_group(self, shard: int, region: Region) -> _ReplicaGroup:
+        """Return the replicas of the shard of this offset, computed once for all of them."""
         if shard not in self._groups:
             members = tuple(self.dst.mesh.ranks[shard + offset] for offset in self.dst.replica_offsets)
-            self._groups[shard] = _Group(members, self._stripe_lengths(lengths(region)))
+            self._groups[shard] = _ReplicaGroup(members, self._stripe_lengths(lengths(region)))
         return self._groups[shard]
 
     def _stripe_lengths(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """The elements of every member's stripe of a shard of these sizes: those of the last dims follow one another."""
-        found = [1]
+        """Return the elements of every member's stripe of a shard of these sizes: those of the last dims follow one another."""
+        stripe_lengths = [1]
         for size, stripes in zip(sizes, self.stripes, strict=True):
-            cuts = Cuts(size, (stripes,))
-            chunks = [hi - lo for lo, hi in map(cuts.interval, product(range(stripes)))]
-            found = [before * chunk for before in found for chunk in chunks]
-        return (*found, *[0] * (self.dst.layout.replicas - len(found)))
+            cut = ChunkedDim(size, (stripes,))
+            chunks = [hi - lo for lo, hi in map(cut.interval, product(range(stripes)))]
+            stripe_lengths = [before * chunk for before in stripe_lengths for chunk in chunks]
+        return (*stripe_lengths, *[0] * (self.dst.layout.replicas - len(stripe_lengths)))
 
     @cached_property
     def staging(self) -> int:
         """A bound on the elements that any rank packs and unpacks, by the row-major geometry of the layouts."""
         if self.reason in (Reason.EMPTY, Reason.LOCAL):
             return 0
-        found = views(self.src.cuts, self.dst.cuts, self.stripes)
-        packs, unpacks = (View.BROKEN in side for side in zip(*found, strict=True))
-        packed = math.prod(cuts.longest for cuts in self.src.cuts) if packs else 0
-        return packed + (math.prod(cuts.longest for cuts in self.targets) if unpacks else 0)
+        pairs = contiguities(self.src.cuts, self.dst.cuts, self.stripes)
+        packs, unpacks = (Contiguity.BROKEN in side for side in zip(*pairs, strict=True))
+        packed = math.prod(cut.longest for cut in self.src.cuts) if packs else 0
+        return packed + (math.prod(cut.longest for cut in self.targets) if unpacks else 0)
 
 
-def _joint(dims: Iterable[Sequence[_End]]) -> list[_End]:
-    """Every combination of the ends of all tensor dims, as one end; its number is the target's among all combinations."""
-    found = [_End(0, 0, (), (), 0, 1)]
+def _combine_dims(dims: Iterable[Sequence[_Counterpart]]) -> list[_Counterpart]:
+    """Return every combination of the ends of all tensor dims as one end, numbered among all combinations."""
+    combined = [_Counterpart(0, 0, (), (), 0, 1)]
     for ends in dims:
-        found = [
-            _End(offset + more, stripe + other, region + overlap, band + beside, number * total + nth, 1)
-            for offset, stripe, region, band, number, _ in found
-            for more, other, overlap, beside, nth, total in ends
+        combined = [
+            _Counterpart(
+                offset + dim_offset,
+                stripe + dim_stripe,
+                region + shared,
+                pair_indices + pair_index,
+                number * total + dim_number,
+                1,
+            )
+            for offset, stripe, region, pair_indices, number, _ in combined
+            for dim_offset, dim_stripe, shared, pair_index, dim_number, total in ends
         ]
-    return found
+    return combined
 
 
-def _holds(region: Region) -> bool:
-    """Whether the region has any element."""
+def _has_elements(region: Region) -> bool:
+    """Return whether the region has any element."""
     return all(region)

@@ -1,4 +1,4 @@
-"""Communicators: the protocol, and how one is had from a process group."""
+"""Connecting: the communicator of a process group."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import distributed_c10d as c10d
 
 from restripe.errors import LayoutError
-from restripe.transport.copy_tables import Piece
 from restripe.transport.gloo import GlooCommunicator
-from restripe.transport.protocol import Communicator, takes_addresses
-
-__all__ = ["Communicator", "Piece", "brings", "connect", "meet", "takes_addresses"]
+from restripe.transport.protocol import Communicator
 
 
-def brings(group: Any) -> str | None:
-    """The attribute with what a group brings to communicate with: nccl4py's communicator or one of the transport protocol.
+def brought_attribute(group: Any) -> str | None:
+    """Return the name of the attribute that holds the group's own communicator, nccl4py's or one of the transport protocol.
 
-    None for a torch process group, whose communicator is restripe's own.
+    None for a torch process group, for which restripe makes a communicator.
 
     Raises:
         LayoutError: it is no group.
@@ -38,14 +35,14 @@ def brings(group: Any) -> str | None:
 
 
 def connect(group: Any, generation: int) -> Communicator:
-    """The group's communicator; for a torch group a new one among its members, met through its store. Collective then.
+    """Return the group's communicator; for a torch group make one among its members, who meet at its store. Collective then.
 
     Args:
         generation: how many the group has had before; the same on all members.
     """
-    name = brings(group)
+    name = brought_attribute(group)
     if name is None:
-        device, timeout = _home(group)
+        device, timeout = _device_and_timeout(group)
         store = c10d._get_process_group_store(group)
         return meet(store, f"restripe/{generation}", group.rank(), group.size(), device, timeout)
     brought: Any = getattr(group, name)
@@ -57,7 +54,7 @@ def connect(group: Any, generation: int) -> Communicator:
 
 
 def meet(store: Store, prefix: str, rank: int, size: int, device: torch.device, timeout: timedelta) -> Communicator:
-    """A communicator of the ranks that meet under a prefix on a store: NCCL on CUDA devices, gloo on the CPU. Collective."""
+    """Make a communicator of the ranks that meet under a prefix on a store: NCCL on CUDA devices, gloo on the CPU. Collective."""
     if device.type == "cpu":
         return GlooCommunicator(store, prefix, rank, size, timeout)
     from restripe.transport.nccl import NcclCommunicator
@@ -65,8 +62,8 @@ def meet(store: Store, prefix: str, rank: int, size: int, device: torch.device, 
     return NcclCommunicator.meet(store, prefix, rank, size, device)
 
 
-def _home(group: dist.ProcessGroup) -> tuple[torch.device, timedelta]:
-    """Where a torch group's tensors live, NCCL's device where it has NCCL, and how long its ranks wait."""
+def _device_and_timeout(group: dist.ProcessGroup) -> tuple[torch.device, timedelta]:
+    """Return the device of a torch group's tensors, NCCL's where it has NCCL, and how long its ranks wait."""
     for kind, name in (("cuda", "nccl"), ("cpu", "gloo")):
         try:
             backend = group._get_backend(torch.device(kind))

@@ -1,63 +1,63 @@
-// Many strided copies in one launch. DIMS, MOST, THREADS and EACH_16 to EACH_1 come from the compiler's command line; the
-// tables are made in pieces.py, which has the same structures.
+// Many strided copies in one launch. DIMS, COPIES, THREADS and EACH_16 to EACH_1 come from the compiler's command line; the
+// tables are made in copy_tables.py, which has the same structures.
 
-struct Piece {
-    unsigned long long dst, src;  // addresses
-    unsigned tile;                // the first block of the launch that copies of it
-    unsigned total;               // units
-    unsigned unit, dims;          // bytes that are copied at once; how many dims
-    unsigned sizes[DIMS], dst_strides[DIMS], src_strides[DIMS];  // innermost first: sizes in units there, strides in bytes
+struct Copy {
+    unsigned long long into, out_of;  // addresses
+    unsigned first_block;             // the first block of the launch that works on it
+    unsigned units;                   // how many units it has
+    unsigned unit, dims;              // bytes of a unit, which is copied at once; how many dims
+    unsigned sizes[DIMS], into_strides[DIMS], out_strides[DIMS];  // innermost first: sizes in units there, strides in bytes
 };
 
 struct Table {
     unsigned count;
-    Piece pieces[MOST];
+    Copy copies[COPIES];
 };
 
-// What a block copies of a piece: each thread EACH units, all of them read before the first is written.
+// A block's share of a copy: each thread copies EACH units, all of them read before the first is written.
 template <typename Unit, int EACH>
-__device__ __forceinline__ void copy_tile(const Piece& piece, unsigned tile) {
-    const unsigned first = tile * (THREADS * EACH) + threadIdx.x;
+__device__ __forceinline__ void copy_share(const Copy& copy, unsigned block) {
+    const unsigned start = block * (THREADS * EACH) + threadIdx.x;
     Unit values[EACH];
-    unsigned places[EACH];
+    unsigned offsets[EACH];
 #pragma unroll
     for (int each = 0; each < EACH; each++) {
-        unsigned left = first + each * THREADS;
-        if (left >= piece.total) break;
-        unsigned dst = 0, src = 0;
+        unsigned left = start + each * THREADS;
+        if (left >= copy.units) break;
+        unsigned into = 0, out_of = 0;
 #pragma unroll
         for (int dim = 0; dim < DIMS; dim++) {
-            const bool last = dim + 1 >= piece.dims;
-            const unsigned next = last ? 0 : left / piece.sizes[dim];
-            const unsigned here = left - next * piece.sizes[dim];
-            dst += here * piece.dst_strides[dim];
-            src += here * piece.src_strides[dim];
+            const bool last = dim + 1 >= copy.dims;
+            const unsigned next = last ? 0 : left / copy.sizes[dim];
+            const unsigned index = left - next * copy.sizes[dim];
+            into += index * copy.into_strides[dim];
+            out_of += index * copy.out_strides[dim];
             left = next;
             if (last) break;
         }
-        values[each] = *reinterpret_cast<const Unit*>(piece.src + src);
-        places[each] = dst;
+        values[each] = *reinterpret_cast<const Unit*>(copy.out_of + out_of);
+        offsets[each] = into;
     }
 #pragma unroll
     for (int each = 0; each < EACH; each++) {
-        if (first + each * THREADS >= piece.total) break;
-        *reinterpret_cast<Unit*>(piece.dst + places[each]) = values[each];
+        if (start + each * THREADS >= copy.units) break;
+        *reinterpret_cast<Unit*>(copy.into + offsets[each]) = values[each];
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2048 / THREADS) copy(const __grid_constant__ Table table) {
-    unsigned number = 0;  // of the last piece that begins at this block or before
+    unsigned number = 0;  // of the last copy whose first block is this one or an earlier one
     for (unsigned end = table.count; number + 1 < end;) {
         const unsigned middle = (number + end) / 2;
-        (table.pieces[middle].tile <= blockIdx.x ? number : end) = middle;
+        (table.copies[middle].first_block <= blockIdx.x ? number : end) = middle;
     }
-    const Piece& piece = table.pieces[number];
-    const unsigned tile = blockIdx.x - piece.tile;
-    switch (piece.unit) {
-        case 16: return copy_tile<uint4, EACH_16>(piece, tile);
-        case 8: return copy_tile<unsigned long long, EACH_8>(piece, tile);
-        case 4: return copy_tile<unsigned, EACH_4>(piece, tile);
-        case 2: return copy_tile<unsigned short, EACH_2>(piece, tile);
-        default: return copy_tile<unsigned char, EACH_1>(piece, tile);
+    const Copy& copy = table.copies[number];
+    const unsigned block = blockIdx.x - copy.first_block;
+    switch (copy.unit) {
+        case 16: return copy_share<uint4, EACH_16>(copy, block);
+        case 8: return copy_share<unsigned long long, EACH_8>(copy, block);
+        case 4: return copy_share<unsigned, EACH_4>(copy, block);
+        case 2: return copy_share<unsigned short, EACH_2>(copy, block);
+        default: return copy_share<unsigned char, EACH_1>(copy, block);
     }
 }

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, Work
 
-TAGS = 2**16
+from restripe.transport.exchange import exchange_records
+
+TAGS = 2**16  # the pair's count of messages starts anew after so many
 
 
 class GlooCommunicator:
@@ -59,26 +61,20 @@ class GlooCommunicator:
         self._submit(lambda: self._backend.broadcast(buffer, root))
 
     def exchange(self, record: bytes) -> list[bytes]:
-        sizes = self._gather(torch.tensor([len(record)], dtype=torch.int64, device="cpu"))
-        longest = max(1, int(sizes.max()))
-        padded = torch.zeros(longest, dtype=torch.uint8, device="cpu")
-        if record:
-            padded[: len(record)] = torch.frombuffer(bytearray(record), dtype=torch.uint8)
-        rows = self._gather(padded)
-        return [bytes(row[:size].tolist()) for row, size in zip(rows, sizes.flatten().tolist(), strict=True)]
+        return exchange_records(record, self._gather_rows)
 
     def split(self, color: int | None, key: int) -> GlooCommunicator | None:
-        wish = torch.tensor([color is not None, color or 0, key], dtype=torch.int64, device="cpu")
-        wishes = self._gather(wish).tolist()
+        choice = torch.tensor([color is not None, color or 0, key], dtype=torch.int64, device="cpu")
+        choices = self._gather_rows(choice).tolist()
         self._splits += 1
         if color is None:
             return None
-        members = sorted((wish[2], rank) for rank, wish in enumerate(wishes) if wish[:2] == [1, color])
+        members = sorted((choice[2], rank) for rank, choice in enumerate(choices) if choice[:2] == [1, color])
         prefix = f"{self._prefix}/{self._splits}.{color}"
         return GlooCommunicator(self._store, prefix, members.index((key, self.rank)), len(members), self._timeout)
 
     def finalize(self) -> None:
-        """Nothing of gloo's is in flight between two calls, so the collective end needs no message."""
+        """Do nothing: no operation of gloo's is in flight between two calls, so the collective end needs no message."""
 
     def destroy(self) -> None:
         del self._backend
@@ -92,13 +88,13 @@ class GlooCommunicator:
         else:
             self._queue.append(call)
 
-    def _gather(self, row: torch.Tensor) -> torch.Tensor:
+    def _gather_rows(self, row: torch.Tensor) -> torch.Tensor:
         output = torch.empty(self.size * row.numel(), dtype=row.dtype, device="cpu")
         self._backend._allgather_base(output, row).wait()
         return output.reshape(self.size, -1)
 
 
 def _tag(counts: Counter[int], peer: int) -> int:
-    """The next message's tag: a pair that is out of step waits for its timeout instead of taking another call's bytes."""
+    """Return the next message's tag, so that a pair out of step times out instead of taking another call's bytes."""
     counts[peer] += 1
     return counts[peer] % TAGS

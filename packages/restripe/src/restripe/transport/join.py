@@ -12,7 +12,8 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed import distributed_c10d as c10d
 
 from restripe.errors import LayoutError
-from restripe.transport import connect as comm
+from restripe.transport.connect import meet
+from restripe.transport.protocol import Communicator
 
 WAIT = timedelta(minutes=5)
 
@@ -24,7 +25,7 @@ class Joined:
     worlds have a rank 0, and a DeviceMesh holds ranks of its own world.
     """
 
-    def __init__(self, communicator: comm.Communicator, members: dict[int, int]) -> None:
+    def __init__(self, communicator: Communicator, members: dict[int, int]) -> None:
         self.communicator, self.members = communicator, members
         self.rank, self.size, self.device = communicator.rank, communicator.size, communicator.device
 
@@ -45,7 +46,7 @@ def join(address: str, rank: int, size: int, device: torch.device | str, *, time
         timeout: how long a rank waits for the others here, and on the CPU in every call.
 
     Raises:
-        LayoutError: an address, rank or size that cannot be.
+        LayoutError: an address that is no host:port, or a rank outside the group.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
@@ -53,18 +54,22 @@ def join(address: str, rank: int, size: int, device: torch.device | str, *, time
     if not 0 <= rank < size:
         raise LayoutError(f"expected a rank from 0 to {size - 1} in a group of {size}, got {rank}")
     store = TCPStore(host, int(port), size, rank == 0, timeout)
-    home = torch.device(device)
-    if home == torch.device("cuda"):
-        home = torch.device("cuda", torch.cuda.current_device())
-    communicator = comm.meet(store, "restripe/join", rank, size, home, timeout)
-    told = [json.loads(line) for line in communicator.exchange(json.dumps(_world()).encode())]
-    mine = told[rank]
-    members = {there: place for place, (world, there) in enumerate(told) if world is not None and world == mine[0]}
+    own_device = torch.device(device)
+    if own_device == torch.device("cuda"):
+        own_device = torch.device("cuda", torch.cuda.current_device())
+    communicator = meet(store, "restripe/join", rank, size, own_device, timeout)
+    records = [json.loads(record) for record in communicator.exchange(json.dumps(_world_and_rank()).encode())]
+    own_world = records[rank][0]
+    members = {
+        world_rank: group_rank
+        for group_rank, (world, world_rank) in enumerate(records)
+        if world is not None and world == own_world
+    }
     return Joined(communicator, members)
 
 
-def _world() -> tuple[str | None, int]:
-    """A name of this process's torch.distributed world that no other world has, and its rank there."""
+def _world_and_rank() -> tuple[str | None, int]:
+    """Return a name of this process's torch.distributed world that no other world has, and its rank there."""
     if not dist.is_initialized():
         return None, 0
     store = c10d._get_default_store()

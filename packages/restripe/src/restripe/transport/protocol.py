@@ -1,9 +1,10 @@
-"""The transport protocol: all that restripe asks of a communicator. Anything that follows it can carry a reshard."""
+"""The transport protocol: the calls that restripe makes on a communicator. Anything that offers them can carry a reshard."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import torch
 
@@ -14,7 +15,7 @@ class Communicator(Protocol):
     Buffers are flat, contiguous, nonempty uint8 tensors on `device`. `stream` is the CUDA stream to enqueue on, None on the
     CPU. A CPU transport has completed everything for this rank when the call, or the surrounding `group()`, ends.
 
-    A transport that also has `posts`, `shares` and `copies` is given addresses, see `takes_addresses`. NCCL's is one.
+    A transport that is also an `AddressTransport` is given addresses in place of tensors; NCCL's is one.
     """
 
     @property
@@ -27,10 +28,10 @@ class Communicator(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where buffers live."""
+        """The device of buffers."""
 
     def group(self) -> AbstractContextManager[Any]:
-        """What is called inside is submitted together at its end; on an exception nothing is submitted."""
+        """Submit the operations called inside together at the end; on an exception submit none."""
 
     def send(self, buffer: torch.Tensor, peer: int, stream: Any = None) -> None:
         """Send to `peer`; paired with its receives in order."""
@@ -45,10 +46,10 @@ class Communicator(Protocol):
         """Broadcast in place."""
 
     def exchange(self, record: bytes) -> list[bytes]:
-        """Every rank's record, in rank order; blocks the host."""
+        """Return every rank's record, in rank order; blocks the host."""
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """Collective: a communicator of the ranks of one color, ordered by key; None for color None."""
+        """Make a communicator of the ranks of one color, collective, ordered by key; None for color None."""
 
     def finalize(self) -> None:
         """Collective end of use."""
@@ -60,12 +61,50 @@ class Communicator(Protocol):
         """Release without waiting for any other rank."""
 
 
-def takes_addresses(communicator: Communicator) -> bool:
-    """Whether a transport takes addresses in place of tensors: making a tensor of a piece costs more than sending it.
+Message = tuple[int, int, int]  # address, length in bytes, peer
+#: Of an all-gather: address to, address from, length there in bytes. Of a broadcast: address, length in bytes, root.
+Collective = tuple[int, int, int]
+Enqueue = Callable[[int | None], None]  # takes the handle of a stream, None on the CPU
 
-    Its `posts(sends, receives)` prepares lists of (address, length in bytes, peer), its `shares(gathers, spreads)` all-gathers,
-    (address to, address from, length there) each, and broadcasts in place, (address, length, root) each, and its
-    `copies(pieces)` a list of `Piece`, copies that no other one depends on. Each gives a call that submits them together on the
-    stream whose handle it is given (None on the CPU), as often as wanted.
+
+class AddressCopy(NamedTuple):
+    """A strided copy from one address to another; sizes and strides in bytes, the last dim of adjacent bytes."""
+
+    into: int
+    out_of: int
+    sizes: tuple[int, ...]
+    into_strides: tuple[int, ...]
+    out_strides: tuple[int, ...]
+
+    def widest_unit(self, most: int) -> int:
+        """Return the power of two, at most `most` bytes, that both addresses, all strides and the last size are multiples of.
+
+        The stride of a dim of size 1 is never taken.
+        """
+        bits = self.into | self.out_of | self.sizes[-1] | most
+        for size, *strides in zip(self.sizes[:-1], self.into_strides[:-1], self.out_strides[:-1], strict=True):
+            if size != 1:
+                bits |= strides[0] | strides[1]
+        return bits & -bits
+
+
+class AddressTransport(Protocol):
+    """The part of a transport that takes addresses, since making a tensor of a piece costs more than sending it.
+
+    Each method prepares operations and returns a call that submits them together on the stream whose handle it is given, as
+    often as wanted. No operation of one call depends on another.
     """
-    return all(hasattr(communicator, name) for name in ("posts", "shares", "copies"))
+
+    def p2p(self, sends: Sequence[Message], receives: Sequence[Message]) -> Enqueue:
+        """Prepare messages."""
+
+    def collectives(self, all_gathers: Sequence[Collective], broadcasts: Sequence[Collective]) -> Enqueue:
+        """Prepare all-gathers of equal lengths, and broadcasts in place."""
+
+    def copies(self, copies: Sequence[AddressCopy]) -> Enqueue:
+        """Prepare strided copies on the device."""
+
+
+def takes_addresses(communicator: Any) -> TypeGuard[AddressTransport]:
+    """Return whether a transport takes addresses."""
+    return all(hasattr(communicator, name) for name in ("p2p", "collectives", "copies"))

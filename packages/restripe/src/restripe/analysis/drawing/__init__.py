@@ -1,6 +1,7 @@
-"""Pictures; they need the extra `plot`. `figure` makes and saves them, `maps` draws who owns what, `matrix` who sends how much.
+"""Pictures of moves. They need the extra `plot`.
 
-The same everywhere: a disc is a rank, and one rank has one colour.
+`figure` makes and saves pictures, `maps` draws the ranks that hold each part, `matrix` the bytes between ranks. In all of them a
+disc stands for a rank, and a rank has one colour.
 """
 
 from restripe.analysis.drawing.figure import draw_model, draw_pair

@@ -1,4 +1,4 @@
-"""One colour a rank, and the disc that stands for a rank."""
+"""The colour of each rank, and the disc that stands for a rank."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ DARK, LIGHT, PALE = "#222222", "#ffffff", "#ececec"
 
 
 class Colours:
-    """The colour of every rank that has a part: evenly spaced over one colour map, in the order of the ranks."""
+    """The colours of ranks: evenly spaced over one colour map, in the order of the ranks."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = sorted(set(ranks))
-        most = max(len(self.ranks) - 1, 1)
+        last = max(len(self.ranks) - 1, 1)
         wheel = colormaps["turbo"]
-        self._of = {rank: to_rgb(wheel(0.06 + 0.86 * place / most)) for place, rank in enumerate(self.ranks)}
+        self._colours = {rank: to_rgb(wheel(0.06 + 0.86 * index / last)) for index, rank in enumerate(self.ranks)}
 
     def __getitem__(self, rank: int) -> Colour:
-        return self._of[rank]
+        return self._colours[rank]
 
     def tint(self, rank: int) -> Colour:
-        """A paler colour of the rank, for areas: mixed with white, so that it covers what is below."""
-        red, green, blue = (0.45 * part + 0.55 for part in self._of[rank])
+        """Return the rank's colour mixed with white, for areas: unlike transparency, it hides the areas below."""
+        red, green, blue = (0.45 * part + 0.55 for part in self._colours[rank])
         return red, green, blue
 
 
-def ink(colour: Colour | str) -> str:
-    """Black or white, whichever can be read on the colour."""
+def text_colour(colour: Colour | str) -> str:
+    """Return black or white, whichever can be read on the colour."""
     red, green, blue = to_rgb(colour)
     return DARK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else LIGHT
 
 
-def disc(axes: Axes, at: tuple[float, float], rank: int, colours: Colours, size: float) -> None:
-    """A disc with the rank's number, `size` points wide; too small a disc has no number."""
+def draw_disc(axes: Axes, at: tuple[float, float], rank: int, colours: Colours, size: float) -> None:
+    """Draw a disc with the rank's number, `size` points wide; a disc below 9 points has no number."""
     axes.plot(*at, "o", ms=size, color=colours[rank], mec=DARK, mew=0.6, zorder=5, clip_on=False)
     if size >= 9:
         font = size * (0.55 if rank < 100 else 0.4)
-        label = axes.text(*at, str(rank), fontsize=font, color=ink(colours[rank]), fontweight="bold", zorder=6)
+        label = axes.text(*at, str(rank), fontsize=font, color=text_colour(colours[rank]), fontweight="bold", zorder=6)
         label.set(ha="center", va="center_baseline")

@@ -1,4 +1,4 @@
-"""Ownership maps: a tensor as a rectangle, cut into what its ranks hold."""
+"""Ownership maps: a tensor as a rectangle, cut into the parts that its ranks hold."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from restripe.analysis.drawing.colours import DARK, PALE, Colours, disc
+from restripe.analysis.drawing.colours import DARK, PALE, Colours, draw_disc
 from restripe.layout.chunked import Interval, Region
 
 Box = tuple[Interval, Interval]
-WIDTH, HEIGHT = 250.0, 250.0  # of a map, in points: what discs have to fit into
+WIDTH, HEIGHT = 250.0, 250.0  # of a map, in points: discs have to fit into it
 
 
 class Piece(NamedTuple):
-    """A part of the tensor that one rank provides and another takes."""
+    """A part of the tensor, the rank that provides it, and the rank that receives it."""
 
     provider: int
-    taker: int
+    receiver: int
     region: Region
 
 
 @dataclass(frozen=True)
 class View:
-    """Two dims of a tensor: down and across; None where the tensor has no such dim."""
+    """The two tensor dims that a map shows: down and across; None where the tensor has no such dim."""
 
     shape: tuple[int, ...]
     down: int | None
@@ -37,50 +37,50 @@ class View:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], regions: Sequence[Region]) -> View:
-        """The two dims that are cut, as far as there are two; else the first ones."""
+        """Return the view of the first two dims that are cut; where fewer are, the first others fill up."""
         whole = [((0, size),) for size in shape]
         cut = [dim for dim in range(len(shape)) if any(region[dim] != whole[dim] for region in regions)]
-        first = sorted([*cut, *(dim for dim in range(len(shape)) if dim not in cut)][:2])
-        return cls(shape, *[*first, None, None][:2])
+        shown = sorted([*cut, *(dim for dim in range(len(shape)) if dim not in cut)][:2])
+        return cls(shape, *[*shown, None, None][:2])
 
     def boxes(self, region: Region) -> Iterator[Box]:
-        """The region's shadow on the two dims."""
+        """Yield the boxes of the region in the two dims of the view."""
         if all(region):
             yield from product(*(((0, 1),) if dim is None else region[dim] for dim in (self.down, self.across)))
 
     def size(self, dim: int | None) -> int:
-        """The elements along a dim, one where the tensor has none."""
+        """Return the number of elements along a dim, and 1 where the tensor has no such dim."""
         return 1 if dim is None else max(self.shape[dim], 1)
 
 
-def owners(view: View, regions: Mapping[int, Region]) -> dict[Box, list[int]]:
-    """The boxes that are held, and by whom."""
-    found: defaultdict[Box, list[int]] = defaultdict(list)
+def holders_by_box(view: View, regions: Mapping[int, Region]) -> dict[Box, list[int]]:
+    """Return the ranks that hold each box."""
+    holders: defaultdict[Box, list[int]] = defaultdict(list)
     for rank, region in sorted(regions.items()):
         for box in view.boxes(region):
-            found[box].append(rank)
-    return dict(found)
+            holders[box].append(rank)
+    return dict(holders)
 
 
 def draw_map(axes: Axes, view: View, regions: Mapping[int, Region], pieces: Sequence[Piece], colours: Colours) -> None:
-    """One side of a move.
+    """Draw one side of a move.
 
     Args:
-        regions: what each rank holds in the end.
-        pieces: who provides which part to whom; the parts have their providers' tints.
+        regions: the region that each rank holds.
+        pieces: parts with the ranks that provide and receive them; a part has its provider's tint.
     """
     parts: defaultdict[int, list[Box]] = defaultdict(list)
     for piece in pieces:
         for box in view.boxes(piece.region):
             _rectangle(axes, box, facecolor=colours.tint(piece.provider), edgecolor="white", linewidth=0.5, zorder=2)
-            parts[piece.taker].append(box)
-    held = owners(view, regions)
-    line = min(1.3, 20 / max(len(held), 1))
-    for box, ranks in held.items():
+            parts[piece.receiver].append(box)
+    holders = holders_by_box(view, regions)
+    line = min(1.3, 20 / max(len(holders), 1))
+    for box, ranks in holders.items():
         _rectangle(axes, box, facecolor="none", edgecolor=DARK, linewidth=line, zorder=3)
         _discs(axes, view, box, ranks, parts, colours)
     _rectangle(axes, ((0, view.size(view.down)), (0, view.size(view.across))), facecolor=PALE, zorder=1)
-    _frame(axes, view, list(held))
+    _frame(axes, view, list(holders))
 
 
 def _rectangle(axes: Axes, box: Box, **style: Any) -> None:
@@ -91,22 +91,25 @@ def _rectangle(axes: Axes, box: Box, **style: Any) -> None:
 def _discs(
     axes: Axes, view: View, box: Box, ranks: Sequence[int], parts: Mapping[int, list[Box]], colours: Colours
 ) -> None:
-    """The holders' discs: each on the part that it takes where they share the box out, else in rows; joined where they take."""
-    taken = [[part for part in parts.get(rank, ()) if _inside(part, box)] for rank in ranks]
-    spots = [_hull(mine) for mine in taken if mine]
-    if len(ranks) > 1 and len(set(spots)) == len(ranks):
-        places = [_middle(spot) for spot in spots]
-        size = min(_size(view, spot, 1, 1) for spot in spots)
+    """Draw the discs of a box's holders, joined by a line where they receive it.
+
+    Where each of them receives another part of the box, its disc stands on that part; else discs stand in rows.
+    """
+    received = [[part for part in parts.get(rank, ()) if _inside(part, box)] for rank in ranks]
+    hulls = [_hull(rank_parts) for rank_parts in received if rank_parts]
+    if len(ranks) > 1 and len(set(hulls)) == len(ranks):
+        centres = [_middle(hull) for hull in hulls]
+        size = min(_size(view, hull, 1, 1) for hull in hulls)
     else:
-        places, size = _rows(view, box, len(ranks))
-    if len(ranks) > 1 and spots:
-        axes.plot(*zip(*places, strict=True), color=DARK, linewidth=1.6, zorder=4)
-    for rank, place in zip(ranks, places, strict=True):
-        disc(axes, place, rank, colours, size)
+        centres, size = _disc_rows(view, box, len(ranks))
+    if len(ranks) > 1 and hulls:
+        axes.plot(*zip(*centres, strict=True), color=DARK, linewidth=1.6, zorder=4)
+    for rank, centre in zip(ranks, centres, strict=True):
+        draw_disc(axes, centre, rank, colours, size)
 
 
-def _rows(view: View, box: Box, count: int) -> tuple[list[tuple[float, float]], float]:
-    """Places for so many discs in rows that fill the box, and their size: as large as fits."""
+def _disc_rows(view: View, box: Box, count: int) -> tuple[list[tuple[float, float]], float]:
+    """Return the centres of so many discs in rows that fill the box, and the largest size that fits."""
     tall, wide = _points(view, box)
     columns = max(1, min(count, round(math.sqrt(count * wide / tall))))
     rows = -(-count // columns)
@@ -121,12 +124,13 @@ def _rows(view: View, box: Box, count: int) -> tuple[list[tuple[float, float]], 
 
 
 def _size(view: View, box: Box, rows: int, columns: int) -> float:
+    """Return the size in points of discs in so many rows and columns of a box."""
     tall, wide = _points(view, box)
     return min(21.0, 0.84 * tall / rows, 0.84 * wide / columns)
 
 
 def _points(view: View, box: Box) -> tuple[float, float]:
-    """The box's height and width on paper."""
+    """Return the height and the width of a box in points."""
     (top, bottom), (left, right) = box
     return HEIGHT * (bottom - top) / view.size(view.down), WIDTH * (right - left) / view.size(view.across)
 
@@ -141,7 +145,7 @@ def _inside(part: Box, box: Box) -> bool:
 
 
 def _hull(boxes: Sequence[Box]) -> Box:
-    """The smallest box around all of them."""
+    """Return the smallest box around several boxes."""
     tops, lefts = zip(*boxes, strict=True)
     return _span(tops), _span(lefts)
 
@@ -151,7 +155,7 @@ def _span(intervals: Sequence[Interval]) -> Interval:
 
 
 def _frame(axes: Axes, view: View, boxes: Sequence[Box]) -> None:
-    """Limits, and ticks where the tensor is cut."""
+    """Set the limits of the axes, and ticks where the tensor is cut."""
     axes.set_xlim(0, view.size(view.across))
     axes.set_ylim(view.size(view.down), 0)
     for spine in axes.spines.values():
@@ -164,7 +168,7 @@ def _frame(axes: Axes, view: View, boxes: Sequence[Box]) -> None:
 
 
 def _ticks(edges: set[int], most: int = 5) -> list[int]:
-    """Some of the edges, evenly chosen, the first and the last among them."""
+    """Return at most about `most` of the edges, evenly chosen, with the first and the last among them."""
     ordered = sorted(edges)
     step = max(1, math.ceil((len(ordered) - 1) / (most - 1)))
     return [*ordered[: -max(1, step // 2 + 1) : step], *ordered[-1:]] if ordered else []
