@@ -1,220 +1,127 @@
-"""The contenders that restripe's own benchmark lacks; each library is imported only where it is installed."""
+"""restripe's own calls as contenders, and their list with the hand-written move."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from nccl.bindings import nccl as bindings
-from nccl.core import Communicator, UniqueId, get_unique_id
-from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
-from restripe.analysis.mapping import Move
-from restripe.api import Resharder
-from restripe.bench.calls import Call, Contender, Ready, Unfit
-from restripe.bench.case import Case
-from restripe.bench.contenders import GraphRefit, OneByOne, own
-from restripe.bench.ranks import Seat, why
-from restripe.bench.wires import Messages
-from restripe.bench.world import crowded
-from restripe.transport.nccl import NcclCommunicator
-
-BYTES = 1  # ncclUint8
-GOLDEN_LIMIT = 2**20  # it looks at the address of each element, on the CPU
-
-
-@dataclass(eq=False)
-class Group:
-    """The upstream contract: what both restripe and the upstream function take as process group."""
-
-    rank: int
-    world_size: int
-    nccl_communicator: Communicator
-
-
-@dataclass(eq=False)
-class Carried:
-    """What golden takes as process group."""
-
-    communicator: NcclCommunicator
-
-
-def meet(seat: Seat, name: str) -> Communicator:
-    """nccl4py's communicator of all ranks; the same names in the same order on every rank."""
-    if seat.rank == 0:
-        seat.store.set(f"id/{name}", bytes(get_unique_id()))  # type: ignore[arg-type]  # torch types it narrower than it is
-    made = Communicator.init(seat.size, seat.rank, UniqueId.from_bytes(seat.store.get(f"id/{name}")))
-    seat.closing.callback(made.abort)
-    return made
-
-
-class BindingsWire:
-    """Raw pointers and byte counts, straight to NCCL; `closing` ends the communicators that are split from this one."""
-
-    def __init__(self, communicator: Communicator, closing: ExitStack) -> None:
-        self._communicator, self._closing = communicator, closing
-        self._comm = bindings.Comm(communicator.ptr)
-
-    def messages(self, sends: Messages, receives: Messages) -> Call:
-        comm, out, into = self._comm, _pointers(sends), _pointers(receives)
-
-        def call() -> None:
-            stream = torch.cuda.current_stream().cuda_stream
-            bindings.group_start()
-            for pointer, count, peer in out:
-                bindings.send(pointer, count, BYTES, peer, comm, stream)
-            for pointer, count, peer in into:
-                bindings.recv(pointer, count, BYTES, peer, comm, stream)
-            bindings.group_end()
-
-        return call
-
-    def gather(self, output: torch.Tensor, part: torch.Tensor) -> Call:
-        comm, pointers = self._comm, (part.data_ptr(), output.data_ptr())
-        count = part.numel()
-        return lambda: bindings.all_gather(*pointers, count, BYTES, comm, torch.cuda.current_stream().cuda_stream)
-
-    def broadcast(self, buffer: torch.Tensor, root: int) -> Call:
-        comm, pointer, count = self._comm, buffer.data_ptr(), buffer.numel()
-        return lambda: bindings.broadcast(
-            pointer, pointer, count, BYTES, root, comm, torch.cuda.current_stream().cuda_stream
-        )
-
-    def together(self, calls: Sequence[Call]) -> Call:
-        def call() -> None:
-            bindings.group_start()
-            for one in calls:
-                one()
-            bindings.group_end()
-
-        return call
-
-    def split(self, color: int, key: int) -> BindingsWire:
-        made = self._communicator.split(color, key)
-        self._closing.callback(made.abort)
-        return BindingsWire(made, self._closing)
-
-
-def _pointers(messages: Messages) -> list[tuple[int, int, int]]:
-    return [(buffer.data_ptr(), buffer.numel(), peer) for buffer, peer in messages]
-
-
-class Redistribute:
-    """DTensor.redistribute over torch's own NCCL group."""
-
-    name = "DTensor.redistribute"
-
-    def __init__(self, seat: Seat) -> None:
-        dist.init_process_group(
-            "nccl",
-            store=PrefixStore("torch", seat.store),
-            rank=seat.rank,
-            world_size=seat.size,
-            timeout=timedelta(seconds=seat.patience),
-            device_id=seat.device,
-        )
-        seat.closing.callback(dist.destroy_process_group)
-        self._mesh = DeviceMesh("cuda", list(range(seat.size)))
-
-    def ready(self, case: Case) -> Ready:
-        if any(not one.src.mesh.is_grid_of(one.dst.mesh) for one in case.row.tensors):
-            raise Unfit("moves only within one mesh")
-        (moved,) = case.row.tensors
-        (src,), (dst,) = case.sources.values(), case.destinations.values()
-        tensor = DTensor.from_local(src, self._mesh, moved.src.placements, run_check=False)
-        last: list[DTensor] = []
-
-        def call() -> None:
-            last[:] = [tensor.redistribute(placements=moved.dst.placements)]
-
-        return Ready(call, lambda: dst.copy_(last[0].to_local()))
-
-
-class M2N:
-    """NVIDIA's native reshard, tensor by tensor."""
-
-    name = "nccl.m2n"
-
-    def __init__(self, seat: Seat) -> None:
-        self._m2n = importlib.import_module("nccl.m2n")
-        self._communicator = meet(seat, self.name)
-        seat.closing.callback(self._m2n.finalize)
-
-    def ready(self, case: Case) -> Ready:
-        calls = [(case.sources.get(one.name), case.destinations.get(one.name), _sides(one)) for one in case.row.tensors]
-
-        def call() -> None:
-            stream = torch.cuda.current_stream()
-            for src, dst, sides in calls:
-                self._m2n.reshard(src, dst, self._communicator, stream, **sides)
-
-        return Ready(call)
-
-
-def _sides(one: Move) -> dict[str, Any]:
-    return {
-        "src_mesh": one.src.mesh.mesh.tolist(),
-        "src_placements": one.src.placements,
-        "dst_mesh": one.dst.mesh.mesh.tolist(),
-        "dst_placements": one.dst.placements,
-    }
+from gpu_bench.moves import Call, Contender, PreparedMove, UnsupportedRowError, record_graph
+from gpu_bench.raw import RawMove, RawTransport
+from gpu_bench.routes import ReplicaStrategy
+from gpu_bench.rows import RowTensors
+from restripe import Item, Resharder, TensorRef, reshard
+from restripe.bench.transfers import DTYPE
+from restripe.xferdtensor_python import xferdtensor_python_impl
 
 
 @dataclass(frozen=True)
-class Absent:
-    """A contender that is not installed, or does not start here."""
+class DropInCalls:
+    """A function with the drop-in's signature, called tensor by tensor.
+
+    Args:
+        function: as `restripe.xferdtensor_python.xferdtensor_python_impl`.
+        max_numel: the most elements of one tensor that it moves in reasonable time; None without a bound.
+    """
 
     name: str
-    reason: str
+    function: Callable[..., object]
+    group: Any
+    max_numel: int | None = None
 
-    def ready(self, case: Case) -> Ready:  # noqa: ARG002 - a contender's method
-        raise Unfit(self.reason)
+    def prepare(self, tensors: RowTensors) -> PreparedMove:
+        calls = []
+        for move in tensors.row.tensors:
+            shape = torch.Size(move.shape)
+            if self.max_numel is not None and shape.numel() > self.max_numel:
+                raise UnsupportedRowError(f"takes long beyond {self.max_numel} elements a tensor")
+            src, dst = (
+                TensorRef(shape, DTYPE, tensors.device, local[move.name]) if move.name in local else None
+                for local in (tensors.sources, tensors.destinations)
+            )
+            source_side = move.src.mesh, move.src.placements
+            calls.append((src, *source_side, dst, move.dst.mesh, move.dst.placements, self.group))
+        return PreparedMove(lambda: [self.function(*arguments) for arguments in calls])
 
 
-def every(seat: Seat) -> Sequence[Contender]:
-    """All contenders, in the order of the table; restripe's own and raw alone where ranks share a GPU."""
-    group = Group(seat.rank, seat.size, meet(seat, "group"))
-    wires = [BindingsWire(meet(seat, name), seat.closing) for name in ("raw", "graph", "each")]
-    alone = Group(seat.rank, seat.size, meet(seat, "refit graph"))
-    graph = GraphRefit(alone, seat.closing.enter_context(ExitStack()))
-    ours = own(seat.closing.enter_context(Resharder(group)), graph, wires, seat.size)
-    if crowded(seat.size):
-        return ours  # other libraries are not made for it, and one that breaks down takes its process along
+@dataclass(frozen=True)
+class ReshardCalls:
+    """restripe.reshard, tensor by tensor."""
+
+    group: Any
+    name: str = "reshard"
+
+    def prepare(self, tensors: RowTensors) -> PreparedMove:
+        pairs = [
+            (tensors.sources.get(move.name), tensors.destinations.get(move.name), move) for move in tensors.row.tensors
+        ]
+
+        def call() -> None:
+            for src, dst, move in pairs:
+                reshard(src, dst, self.group, src_layout=move.src, dst_layout=move.dst, shape=move.shape, dtype=DTYPE)
+
+        return PreparedMove(call)
+
+
+@dataclass(frozen=True)
+class RefitCall:
+    """A prepared refit: all tensors in one submission."""
+
+    session: Resharder
+    name: str = "refit"
+
+    def prepare(self, tensors: RowTensors) -> PreparedMove:
+        return PreparedMove(refit_call(self.session, tensors, graph=False))
+
+
+@dataclass(frozen=True)
+class RefitGraph:
+    """A prepared refit replayed from a CUDA graph, in a session that ends when the next row begins: its communicators are many.
+
+    Args:
+        group: a group that no other contender uses, since a session's end clears it.
+        last_session: ends the session of the row before.
+    """
+
+    group: Any
+    last_session: ExitStack
+    name: str = "refit graph"
+
+    def prepare(self, tensors: RowTensors) -> PreparedMove:
+        self.last_session.close()
+        session = self.last_session.enter_context(Resharder(self.group))
+        return PreparedMove(record_graph(refit_call(session, tensors, graph=True)))
+
+
+def refit_call(session: Resharder, tensors: RowTensors, *, graph: bool) -> Call:
+    """Return one run of a refit of the row's tensors."""
+    items = [Item(move.name, move.shape, DTYPE, move.src, move.dst) for move in tensors.row.tensors]
+    refit = session.prepare(items, graph=graph)
+    return lambda: refit.run(tensors.sources, tensors.destinations)
+
+
+def raw_and_restripe(
+    session: Resharder, graph: RefitGraph, transports: Sequence[RawTransport], ranks: int
+) -> list[Contender]:
+    """Return raw and restripe's calls, in the order of the tables.
+
+    Two ranks have no mesh of several replicas beside another one, so nothing to broadcast from a representative.
+
+    Args:
+        transports: three, each with a communicator of its own.
+    """
+    eager, captured, one_by_one = transports
+    representative = [RawMove(eager, strategy=ReplicaStrategy.REPRESENTATIVE)] if ranks >= 4 else []
     return [
-        *ours,
-        _or_absent(Redistribute.name, seat, lambda: Redistribute(seat)),
-        _or_absent(M2N.name, seat, lambda: M2N(seat)),
-        _or_absent("upstream", seat, lambda: upstream(group)),
-        _or_absent("golden", seat, lambda: golden(seat)),
+        RawMove(eager),
+        RawMove(captured, graph=True),
+        RawMove(one_by_one, one_by_one=True),
+        *representative,
+        DropInCalls("drop-in", xferdtensor_python_impl, session.group),
+        ReshardCalls(session.group),
+        RefitCall(session),
+        graph,
     ]
-
-
-def upstream(group: Group) -> Contender:
-    """The published Python function that restripe replaces."""
-    module = importlib.import_module("nemo_rl.weight_sync.xferdtensor_python")
-    return OneByOne("upstream", module.xferdtensor_python_impl, group)
-
-
-def golden(seat: Seat) -> Contender:
-    """The reference."""
-    reshard = importlib.import_module("reshard_golden").reshard
-    return OneByOne("golden", reshard, Carried(NcclCommunicator(meet(seat, "golden"))), GOLDEN_LIMIT)
-
-
-def _or_absent(name: str, seat: Seat, make: Callable[[], Any]) -> Contender:
-    """The contender, on every rank or on none."""
-    made, reason = None, ""
-    try:
-        made = make()
-    except Exception as error:  # noqa: BLE001 - whatever keeps it from starting is what the table says
-        reason = why(error)
-    reasons = [one for one in seat.tell(reason) if one]
-    return Absent(name, reasons[0]) if reasons or made is None else made

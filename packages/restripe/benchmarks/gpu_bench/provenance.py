@@ -21,7 +21,7 @@ PACKAGES = ("torch", "nccl4py", "nccl-extensions", "numpy", "cuda-bindings")
 
 
 def provenance() -> dict[str, Any]:
-    """All of it, for JSON."""
+    """Return all of it, as JSON's types."""
     return {
         "date_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -39,11 +39,12 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def summary(told: dict[str, Any]) -> str:
-    """The most important of it in a line."""
-    gpus = told["gpus"]
-    nccl = f"NCCL {told['nccl']}, nccl4py {told['packages']['nccl4py']}, torch {told['packages']['torch']}"
-    return f"{len(gpus)} x {gpus[0] if gpus else 'no GPU'}, {nccl}, restripe {told['restripe']} ({told['commit']}), {told['date_utc']}"
+def summary(origin: dict[str, Any]) -> str:
+    """Return the most important of it in a line."""
+    gpus, packages = origin["gpus"], origin["packages"]
+    hardware = f"{len(gpus)} x {gpus[0] if gpus else 'no GPU'}"
+    nccl = f"NCCL {origin['nccl']}, nccl4py {packages['nccl4py']}, torch {packages['torch']}"
+    return f"{hardware}, {nccl}, restripe {origin['restripe']} ({origin['commit']}), {origin['date_utc']}"
 
 
 def _version(name: str) -> str | None:
@@ -54,7 +55,7 @@ def _version(name: str) -> str | None:
 
 
 def _nccl() -> str | None:
-    """The version of the NCCL that is loaded, as nccl4py sees it."""
+    """Return the version of the NCCL that is loaded, as nccl4py sees it."""
     try:
         from nccl.core import get_version  # noqa: PLC0415 - the tables can be drawn without it
     except ImportError:
@@ -63,14 +64,16 @@ def _nccl() -> str | None:
     return None if library is None else str(library.version)
 
 
-def _query(what: str) -> list[str]:
-    """One answer a GPU; asked without starting CUDA in this process."""
-    return _output("nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader").splitlines()
+def _query(field: str) -> list[str]:
+    """Return one answer a GPU; asked without starting CUDA in this process."""
+    return _output("nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader").splitlines()
 
 
 def _output(*command: str) -> str:
-    """What a command prints; empty where it is missing or fails."""
+    """Return what a command prints; empty where it is missing or fails."""
     if shutil.which(command[0]) is None:
         return ""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)  # noqa: S603, RUF100
-    return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).strip() if done.returncode == 0 else ""  # nvidia-smi underlines
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)  # noqa: S603, RUF100
+    return (
+        re.sub(r"\x1b\[[0-9;]*m", "", process.stdout).strip() if process.returncode == 0 else ""
+    )  # nvidia-smi underlines

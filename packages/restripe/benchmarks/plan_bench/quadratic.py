@@ -1,4 +1,4 @@
-"""The tests' quadratic planner, which looks at every pair of ranks: what a plan's cost is held against."""
+"""The tests' quadratic planner, which looks at every pair of ranks: a plan's cost is held against it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from torch.distributed.tensor import Shard
 
-from restripe.layout.mesh import Layout
+from restripe import Layout
 
 JUDGE = Path(__file__).parents[2] / "tests" / "helpers" / "judge.py"
 
 
 def load(path: Path = JUDGE) -> ModuleType:
-    """The planner's module; it lies among the tests and imports nothing of ours."""
+    """Return the planner's module, which is among the tests and imports nothing of ours."""
     spec = spec_from_file_location("quadratic_judge", path)
     if spec is None or spec.loader is None:
         raise FileNotFoundError(f"expected the tests' quadratic planner at {path}; run this from a checkout")
@@ -27,7 +27,7 @@ def load(path: Path = JUDGE) -> ModuleType:
 
 
 def world_plan(judge: ModuleType, src: Layout, dst: Layout, shape: tuple[int, ...]) -> Any:
-    """The plan of all ranks: a rank that plans this way makes all of it to find its own part."""
+    """Return the plan of all ranks: a rank that plans so makes all of it to find its own part."""
     return judge.judge(_side(judge, src), _side(judge, dst), shape)
 
 
