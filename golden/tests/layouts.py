@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import TypeAlias
 
@@ -65,21 +66,40 @@ class Layout:
 Problem: TypeAlias = tuple[int, tuple[int, ...], Layout, Layout]
 
 
-@st.composite
-def layouts(draw: st.DrawFn, ndim: int, world_size: int, *, strided: bool = False) -> Layout:
-    mesh_shape = draw(st.sampled_from([shape for shape in MESHES if math.prod(shape) <= world_size]))
-    ranks = draw(st.permutations(range(world_size)))[: math.prod(mesh_shape)]
+# Strategies are made once: making them anew for each draw costs more than golden does.
+@cache
+def mesh_shapes(world_size: int) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.sampled_from([shape for shape in MESHES if math.prod(shape) <= world_size])
+
+
+@cache
+def rank_orders(world_size: int) -> st.SearchStrategy[list[int]]:
+    return st.permutations(range(world_size))
+
+
+@cache
+def placements_of(ndim: int, strided: bool) -> st.SearchStrategy[Placement]:
     dims = range(-ndim, ndim)
     kinds: list[Placement] = [Replicate(), *map(Shard, dims)]
     if strided:
         kinds += [_StridedShard(dim, split_factor=factor) for dim in dims for factor in FACTORS]
-    placements = tuple(draw(st.sampled_from(kinds)) for _ in mesh_shape)
+    return st.sampled_from(kinds)
+
+
+WORLD_SIZES = st.integers(1, 8)
+SHAPES = st.lists(st.sampled_from(SIZES), max_size=4).map(tuple)
+
+
+@st.composite
+def layouts(draw: st.DrawFn, ndim: int, world_size: int, *, strided: bool = False) -> Layout:
+    mesh_shape = draw(mesh_shapes(world_size))
+    ranks = draw(rank_orders(world_size))[: math.prod(mesh_shape)]
+    placements = tuple(draw(placements_of(ndim, strided)) for _ in mesh_shape)
     return Layout(mesh_shape, tuple(ranks), placements)
 
 
 @st.composite
 def problems(draw: st.DrawFn, *, strided: bool = False) -> Problem:
-    world_size = draw(st.integers(1, 8))
-    shape = tuple(draw(st.lists(st.sampled_from(SIZES), max_size=4)))
+    world_size, shape = draw(WORLD_SIZES), draw(SHAPES)
     src, dst = (draw(layouts(len(shape), world_size, strided=strided)) for _ in range(2))
     return world_size, shape, src, dst

@@ -28,9 +28,13 @@ def fake_world() -> Iterator[None]:
 
 
 def seen_from(layout: Layout, rank: int) -> DeviceMesh:
-    """The mesh with `rank` and 0 in each other's place, so that this process stands where `rank` does."""
+    """Return the mesh with `rank` and 0 in each other's place, so that this process stands where `rank` does.
+
+    It has no process groups: nothing is sent here, and torch keeps every group that was ever made.
+    """
     names = {rank: 0, 0: rank}
-    return DeviceMesh("cpu", torch.tensor([names.get(r, r) for r in layout.ranks]).reshape(layout.mesh_shape))
+    ranks = torch.tensor([names.get(r, r) for r in layout.ranks]).reshape(layout.mesh_shape)
+    return DeviceMesh("cpu", ranks, _init_backend=False)
 
 
 def torch_shard(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""What a reshard must give, short enough to be checked by eye.
+"""The reference reshard, short enough to be checked by eye.
 
-Every rank gathers the whole tensor, one broadcast a source shard, and keeps the slice that its destination layout names.
-Shards are cut by torch.chunk and torch.split themselves. Copies between tensors of one dtype keep every bit. Nothing outlives a call.
+Every rank gathers the whole tensor, with one broadcast for each source shard, and keeps its slice of it.
+Shards are cut by torch.chunk and torch.split. Copies within one dtype keep every bit. Nothing outlives a call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GoldenError(ValueError):
 
 
 class Communicator(Protocol):
-    """What golden needs of the transport protocol."""
+    """The members of the transport protocol that golden uses."""
 
     @property
     def rank(self) -> int: ...
@@ -57,12 +57,12 @@ class Side:
         return None if local is None else local.detach()
 
     def members(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Every rank of the mesh with its coordinate, row-major."""
+        """Yield every rank of the mesh with its coordinate, in row-major order."""
         for coordinate in product(*map(range, self.ranks.shape)):
             yield int(self.ranks[coordinate]), coordinate
 
     def shard(self, whole: torch.Tensor, coordinate: tuple[int, ...]) -> torch.Tensor:
-        """What the rank at a coordinate holds of the global tensor; mesh dims cut from left to right."""
+        """Return the shard of the global tensor at a coordinate of the mesh; mesh dims cut from left to right."""
         for placement, parts, index in zip(self.placements, self.ranks.shape, coordinate, strict=True):
             if type(placement) is not Replicate:
                 dim: int = placement.dim  # type: ignore[attr-defined]  # all others have one
@@ -71,18 +71,18 @@ class Side:
         return whole
 
     def is_replica(self, coordinate: tuple[int, ...]) -> bool:
-        """Whether an earlier rank of the mesh holds the same shard."""
+        """Return whether an earlier rank of the mesh holds the same shard."""
         return any(index > 0 and type(p) is Replicate for index, p in zip(coordinate, self.placements, strict=True))
 
 
 def segments(placement: Placement) -> tuple[int, ...] | None:
-    """The sizes that tell a segmented placement, whatever its type; None for all others."""
-    known = type(placement) in {Shard, Replicate, _StridedShard} or not hasattr(placement, "dim")
-    return None if known else getattr(placement, "sizes", None)
+    """Return the sizes of a segmented placement, any type with `dim` and `sizes`; None for other placements."""
+    unsegmented = type(placement) in {Shard, Replicate, _StridedShard} or not hasattr(placement, "dim")
+    return None if unsegmented else getattr(placement, "sizes", None)
 
 
 def pieces(whole: torch.Tensor, placement: Placement) -> Sequence[torch.Tensor]:
-    """What a placement shards each by itself: the segments, or as many chunks as the split factor says."""
+    """Return the parts that a placement shards one by one: segments, chunks by split factor, or the whole."""
     sizes = segments(placement)
     if sizes is not None:
         return whole.split(list(sizes), placement.dim)  # type: ignore[attr-defined, no-any-return, no-untyped-call]
@@ -90,7 +90,7 @@ def pieces(whole: torch.Tensor, placement: Placement) -> Sequence[torch.Tensor]:
 
 
 def chunk(piece: torch.Tensor, parts: int, index: int, dim: int) -> torch.Tensor:
-    """Part `index` of torch.chunk, which leaves empty ones out."""
+    """Return part `index` of torch.chunk, or an empty one: torch.chunk itself leaves out empty parts at the end."""
     chunks = piece.chunk(parts, dim)
     return chunks[index] if index < len(chunks) else piece.narrow(dim, 0, 0)
 
@@ -107,9 +107,10 @@ def reshard(
 ) -> None:
     """Fill every destination rank's local tensor with its slice of the global tensor, bit for bit. Collective.
 
-    A tensor has a global `shape`, a `dtype` and this rank's `_local_tensor`. A side that a rank does not have is None; a
-    rank without any passes as both a tensor whose `_local_tensor` is None. Meshes hold ranks of the group, placements are
-    Shard, Replicate, _StridedShard, or segmented: with a `dim`, and the `sizes` of its segments. process_group: has a `communicator`, or is one. Raises GoldenError on the faulty rank.
+    A tensor has a global `shape`, a `dtype` and this rank's `_local_tensor`. A rank outside one mesh passes None for
+    that side; a rank outside both passes for each a tensor whose `_local_tensor` is None. Meshes hold ranks of the group.
+    Placements are Shard, Replicate, _StridedShard, or segmented: with a `dim`, and the `sizes` of its segments.
+    The process group has a `communicator`, or is one. Raise GoldenError on a rank whose call is faulty.
     """
     communicator: Communicator = getattr(process_group, "communicator", process_group)
     src = Side("source", src_tensor, src_mesh.mesh.cpu(), tuple(src_placement))
@@ -123,7 +124,7 @@ def reshard(
 
 
 def gather(src: Side, tensor: Any, communicator: Communicator, stream: torch.cuda.Stream | None) -> torch.Tensor:
-    """The global tensor, on every rank."""
+    """Return the global tensor on every rank: each source shard is broadcast once, by the first rank that holds it."""
     whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=communicator.device)
     elements = whole.flatten().view(torch.uint8).view(whole.numel(), whole.itemsize)
     numbers = torch.arange(whole.numel(), device=whole.device).view(whole.shape)
@@ -140,26 +141,26 @@ def gather(src: Side, tensor: Any, communicator: Communicator, stream: torch.cud
 
 
 def check(src: Side, dst: Side, communicator: Communicator) -> None:
-    """Refuse a bad call; the rules stand in the specification's order, and the first that is broken wins."""
+    """Refuse a bad call. The rules stand in the specification's order; the first that is broken decides the kind."""
     placements = (check_kind, check_dim, check_pieces)
     for rule in (*placements, check_mesh, check_presence, check_device, check_dtype, check_shape, check_aliasing):
-        for side, other in ((src, dst), (dst, src)):
-            rule(side, other, communicator)
+        for side, opposite in ((src, dst), (dst, src)):
+            rule(side, opposite, communicator)
 
 
 def refuse(kind: str, rank: int, side: Side, expected: object, actual: object) -> NoReturn:
-    """Raise the error of a kind, in the one form that all messages have."""
+    """Raise the GoldenError of a kind; all messages have one form."""
     raise GoldenError(kind, f"rank {rank}, {side.name}: expected {expected}, got {actual}; correct the call there")
 
 
-def check_kind(side: Side, _other: Side, communicator: Communicator) -> None:
+def check_kind(side: Side, _opposite: Side, communicator: Communicator) -> None:
     for placement in side.placements:
         if type(placement) not in {Shard, Replicate, _StridedShard} and segments(placement) is None:
             refuse("placement", communicator.rank, side, "Shard, Replicate, a strided or a segmented shard", placement)
 
 
-def check_dim(side: Side, other: Side, communicator: Communicator) -> None:
-    tensor = other.tensor if side.tensor is None else side.tensor
+def check_dim(side: Side, opposite: Side, communicator: Communicator) -> None:
+    tensor = opposite.tensor if side.tensor is None else side.tensor
     ndim = None if tensor is None else len(tensor.shape)
     for placement in side.placements:
         dim = getattr(placement, "dim", None)
@@ -167,21 +168,21 @@ def check_dim(side: Side, other: Side, communicator: Communicator) -> None:
             refuse("placement", communicator.rank, side, f"a shard dim of a tensor of {ndim} dims", placement)
 
 
-def check_pieces(side: Side, other: Side, communicator: Communicator) -> None:
-    tensor = other.tensor if side.tensor is None else side.tensor
+def check_pieces(side: Side, opposite: Side, communicator: Communicator) -> None:
+    tensor = opposite.tensor if side.tensor is None else side.tensor
     ndim = 1 if tensor is None else len(tensor.shape)
     dims = [placement.dim % ndim if hasattr(placement, "dim") else None for placement in side.placements]
-    for place, placement in enumerate(side.placements):
+    for mesh_dim, placement in enumerate(side.placements):
         sizes = segments(placement)
         if type(placement) is _StridedShard and placement.split_factor < 1:
             refuse("placement", communicator.rank, side, "a split factor of at least 1", placement)
         if sizes is not None and (len(sizes) == 0 or min(sizes) < 0):
             refuse("placement", communicator.rank, side, "one or more segments of at least 0 elements", placement)
-        if sizes is not None and tensor is not None and dims[place] in dims[:place]:
+        if sizes is not None and tensor is not None and dims[mesh_dim] in dims[:mesh_dim]:
             refuse("placement", communicator.rank, side, "segments of a dim that no mesh dim before shards", placement)
 
 
-def check_mesh(side: Side, _other: Side, communicator: Communicator) -> None:
+def check_mesh(side: Side, _opposite: Side, communicator: Communicator) -> None:
     ranks = side.ranks.flatten().tolist()
     if len(side.placements) != side.ranks.ndim:
         refuse("layout", communicator.rank, side, f"{side.ranks.ndim} placements, one a mesh dim", len(side.placements))
@@ -189,8 +190,8 @@ def check_mesh(side: Side, _other: Side, communicator: Communicator) -> None:
         refuse("layout", communicator.rank, side, f"distinct ranks below {communicator.size}", ranks)
 
 
-def check_presence(side: Side, other: Side, communicator: Communicator) -> None:
-    if side.tensor is None and other.tensor is None:
+def check_presence(side: Side, opposite: Side, communicator: Communicator) -> None:
+    if side.tensor is None and opposite.tensor is None:
         refuse("missing", communicator.rank, side, "a tensor, or a reference that names the shape", None)
     inside = communicator.rank in side.ranks.flatten().tolist()
     if inside == (side.local is None):
@@ -198,21 +199,22 @@ def check_presence(side: Side, other: Side, communicator: Communicator) -> None:
         refuse("missing", communicator.rank, side, expected, None if inside else "a local tensor")
 
 
-def check_device(side: Side, _other: Side, communicator: Communicator) -> None:
+def check_device(side: Side, _opposite: Side, communicator: Communicator) -> None:
     if side.local is not None and side.local.device != communicator.device:
         refuse("device", communicator.rank, side, communicator.device, side.local.device)
 
 
-def check_dtype(side: Side, other: Side, communicator: Communicator) -> None:
-    for tensor in (side.local, other.tensor):
+def check_dtype(side: Side, opposite: Side, communicator: Communicator) -> None:
+    for tensor in (side.local, opposite.tensor):
         if side.tensor is not None and tensor is not None and tensor.dtype != side.tensor.dtype:
             refuse("dtype", communicator.rank, side, side.tensor.dtype, tensor.dtype)
 
 
-def check_shape(side: Side, other: Side, communicator: Communicator) -> None:
-    if side.tensor is not None and other.tensor is not None and side.tensor.shape != other.tensor.shape:
-        refuse("shape", communicator.rank, side, f"the {other.name}'s {tuple(other.tensor.shape)}", side.tensor.shape)
-    tensor = other.tensor if side.tensor is None else side.tensor
+def check_shape(side: Side, opposite: Side, communicator: Communicator) -> None:
+    if side.tensor is not None and opposite.tensor is not None and side.tensor.shape != opposite.tensor.shape:
+        opposite_shape = f"the {opposite.name}'s {tuple(opposite.tensor.shape)}"
+        refuse("shape", communicator.rank, side, opposite_shape, side.tensor.shape)
+    tensor = opposite.tensor if side.tensor is None else side.tensor
     for placement in side.placements:
         sizes = segments(placement)
         if sizes is not None and sum(sizes) != (length := tensor.shape[placement.dim]):  # type: ignore[attr-defined]
@@ -224,18 +226,18 @@ def check_shape(side: Side, other: Side, communicator: Communicator) -> None:
                 refuse("shape", rank, side, f"a local tensor of {tuple(expected)}", tuple(side.local.shape))
 
 
-def check_aliasing(side: Side, other: Side, communicator: Communicator) -> None:
-    """No element of the destination may share memory with another one, nor with one of the source."""
+def check_aliasing(side: Side, opposite: Side, communicator: Communicator) -> None:
+    """Refuse a destination whose elements share memory with each other or with elements of the source."""
     if side.name == "destination" and side.local is not None:
         starts = element_starts(side.local)
-        if other.local is not None:
-            starts = torch.cat([starts, torch.unique(element_starts(other.local))])
+        if opposite.local is not None:
+            starts = torch.cat([starts, torch.unique(element_starts(opposite.local))])
         if bool((starts.sort().values.diff() < side.local.element_size()).any()):
             refuse("aliasing", communicator.rank, side, "elements apart, also from the source's", "shared memory")
 
 
 def element_starts(local: torch.Tensor) -> torch.Tensor:
-    """The byte address of every element."""
+    """Return the byte address of every element."""
     starts = torch.tensor(local.data_ptr())
     for size, stride in zip(local.shape, local.stride(), strict=True):
         starts = starts.unsqueeze(-1) + torch.arange(size) * stride * local.element_size()

@@ -12,9 +12,9 @@ import torch
 from typer.testing import CliRunner
 
 from restripe.analysis.spelling import SpellingError
-from restripe.bench.rows import rows
-from restripe.bench.world import BenchError, gpus
-from restripe.cli import app, chosen, worlds
+from restripe.bench import transfers
+from restripe.bench.transfers import CallTime
+from restripe.cli import app, world_sizes
 
 PAIR = ("explain", "--shape", "4096x2560", "--src", "8:S(0)", "--dst", "2x4:R,S(1)")
 HOST = ("--host-ranks", "8")
@@ -36,30 +36,44 @@ def refused(*arguments: str) -> str:
     return outcome.output
 
 
-def test_bench_needs_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_without_two_gpus_times_two_processes_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert refused("bench") == "expected at least two GPUs on this host, found 1\n"
+    text = told("bench", "--rows", "exchange 16 KiB")
+    assert text.startswith("2 processes on the CPU, gloo")
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
+    assert [line[0] for line in lines] == ["drop-in", "reshard", "refit"]
+    for _, host_us, total_ms, gb_per_s, wrong_bytes in lines:
+        assert wrong_bytes == "0"
+        assert all(float(figure) > 0 for figure in (host_us, total_ms, gb_per_s))
 
 
-def test_an_odd_gpu_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 5)
-    assert gpus() == 4
+def test_wrong_bytes_end_bench_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [CallTime("row", call, 1000, 1.0, 1.0, wrong_bytes) for call, wrong_bytes in (("reshard", 0), ("refit", 3))]
+    monkeypatch.setattr(transfers, "measure", lambda *_: [times])
+    outcome = CliRunner().invoke(app, ["bench"])
+    assert outcome.exit_code == 1
+    assert "refit" in outcome.output
 
 
-def test_rows_are_chosen_by_a_part_of_their_name() -> None:
-    assert chosen("", 4) == list(rows(4))
-    assert [row.name for row in chosen("exchange", 2)] == ["exchange 16 KiB", "exchange 262 MB"]
-    with pytest.raises(BenchError, match=r"no row on 2 ranks is named '2 to 2'; there are .*point 16 KiB"):
-        chosen("2 to 2", 2)
+def test_bench_names_the_rows_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    sentence = refused("bench", "--rows", "1 GiB")
+    assert sentence.startswith("no row on 2 ranks is named '1 GiB'; there are ['point 16 KiB', 'point 34 MB'")
+
+
+def test_bench_ends_when_its_time_is_out() -> None:
+    outcome = CliRunner().invoke(app, ["bench", "--rows", "16 KiB", "--limit", "0"])
+    assert outcome.exit_code == 2
+    assert "time ran out" in outcome.output
 
 
 def test_bench_plan_needs_no_gpu() -> None:
-    found: Sequence[Mapping[str, object]] = json.loads(told("bench", "plan", "--ranks", "2,8", "--json"))
-    assert [each["ranks"] for each in found] == [2, 8]
-    assert {"plan_ms", "lookup_us"} <= set(found[0])
+    times: Sequence[Mapping[str, object]] = json.loads(told("bench", "plan", "--ranks", "2,8", "--json"))
+    assert [world["ranks"] for world in times] == [2, 8]
+    assert {"plan_ms", "lookup_us"} <= set(times[0])
     assert "us a look-up" in told("bench", "plan", "--ranks", "2")
     with pytest.raises(SpellingError, match=r"expected even sizes of worlds, joined by commas, .* got '64,7'"):
-        worlds("64,7")
+        world_sizes("64,7")
 
 
 def test_explain_a_pair(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tilings are told from what covers a place twice or not at all, by counting every element."""
+"""Tilings, and regions that cover an element twice or not at all; every element is counted."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from restripe.analysis.coverage import Flaw, flaw, merged, within
+from restripe.analysis.coverage import Flaw, find_flaw, is_within, join_touching
 from restripe.layout.chunked import Interval, Intervals, Region
 
 REGIONS = st.integers(0, 3).flatmap(lambda dims: st.tuples(*[st.sets(st.integers(0, 5))] * dims))
 
 
 def intervals(positions: set[int]) -> Intervals:
-    return merged(tuple((position, position + 1) for position in positions))
+    return join_touching(tuple((position, position + 1) for position in positions))
 
 
 def region(sets: tuple[set[int], ...]) -> Region:
     return tuple(map(intervals, sets))
 
 
-def elements(one: Region) -> set[tuple[int, ...]]:
-    return set(product(*([at for lo, hi in spans for at in range(lo, hi)] for spans in one)))
+def elements(region: Region) -> set[tuple[int, ...]]:
+    return set(product(*([index for lo, hi in intervals for index in range(lo, hi)] for intervals in region)))
 
 
 def holds(box: tuple[Interval, ...], element: tuple[int, ...]) -> bool:
-    return all(lo <= at < hi for (lo, hi), at in zip(box, element, strict=False))
+    return all(lo <= index < hi for (lo, hi), index in zip(box, element, strict=False))
 
 
 @st.composite
 def tilings(draw: st.DrawFn) -> tuple[list[Region], Region]:
-    """A region of up to three dims, cut again and again along one of them, intervals scattered."""
+    """Draw a region of up to three dims, and pieces of it that are cut again and again along a dim, with scattered intervals."""
     whole = draw(REGIONS)
     pieces = [whole]
     for _ in range(draw(st.integers(0, 5)) if whole else 0):
         piece = pieces.pop(draw(st.integers(0, len(pieces) - 1)))
         dim = draw(st.integers(0, len(piece) - 1))
-        left = {at for at in piece[dim] if draw(st.booleans())}
+        left = {index for index in piece[dim] if draw(st.booleans())}
         pieces += [(*piece[:dim], part, *piece[dim + 1 :]) for part in (left, piece[dim] - left)]
     return [region(piece) for piece in pieces], region(whole)
 
@@ -46,7 +46,7 @@ def tilings(draw: st.DrawFn) -> tuple[list[Region], Region]:
 @settings(max_examples=1_000, deadline=None, derandomize=True)
 @given(tilings())
 def test_a_tiling_has_no_flaw(tiling: tuple[list[Region], Region]) -> None:
-    assert flaw(*tiling) is None
+    assert find_flaw(*tiling) is None
 
 
 @settings(max_examples=1_000, deadline=None, derandomize=True)
@@ -59,17 +59,17 @@ def test_a_flaw_is_found_where_some_element_is_not_covered_once(drawn: list[tupl
     whole, *pieces = map(region, drawn)
     times = Counter(element for piece in pieces for element in elements(piece))
     inside = elements(whole)
-    wrong = {at for at in {*times, *inside} if times[at] != (1 if at in inside else 0)}
-    found = flaw(pieces, whole)
-    assert (found is not None) == bool(wrong)
-    if found is not None:
-        assert any(holds(found.box, element) for element in wrong)
+    wrong = {element for element in {*times, *inside} if times[element] != (1 if element in inside else 0)}
+    flaw = find_flaw(pieces, whole)
+    assert (flaw is not None) == bool(wrong)
+    if flaw is not None:
+        assert any(holds(flaw.box, element) for element in wrong)
 
 
-def test_what_a_flaw_tells() -> None:
-    assert flaw([((((0, 4)),), ((0, 2),))], (((0, 4),), ((0, 3),))) == Flaw(((0, 4), (2, 3)), 0)
-    assert flaw([(((0, 3),),), (((2, 4),),)], (((0, 4),),)) == Flaw(((2, 3),), 2)
-    assert flaw([], ()) == Flaw((), 0)
+def test_a_flaw_is_a_box_and_how_often_it_is_covered() -> None:
+    assert find_flaw([((((0, 4)),), ((0, 2),))], (((0, 4),), ((0, 3),))) == Flaw(((0, 4), (2, 3)), 0)
+    assert find_flaw([(((0, 3),),), (((2, 4),),)], (((0, 4),),)) == Flaw(((2, 3),), 2)
+    assert find_flaw([], ()) == Flaw((), 0)
 
 
 @settings(max_examples=500, deadline=None, derandomize=True)
@@ -79,4 +79,4 @@ def test_what_a_flaw_tells() -> None:
 )
 def test_within(inner: tuple[set[int], ...], outer: tuple[set[int], ...]) -> None:
     if all(inner):
-        assert within(region(inner), region(outer)) == (elements(region(inner)) <= elements(region(outer)))
+        assert is_within(region(inner), region(outer)) == (elements(region(inner)) <= elements(region(outer)))

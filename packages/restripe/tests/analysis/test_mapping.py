@@ -1,4 +1,4 @@
-"""Where degrees of parallelism put each tensor."""
+"""The layouts that degrees of parallelism give to tensors."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 
 from restripe.analysis.mapping import Degrees, moves
 from restripe.analysis.models import Parameter, parameters
-from restripe.analysis.spelling import SpellingError, told, written
+from restripe.analysis.spelling import SpellingError, format_layout, format_ranks
 
 
-def placed(model: str, train: str, generate: str) -> dict[str, tuple[str, str]]:
-    """The layouts of each class of parameters of a model's last layer."""
-    found = moves(parameters(model), Degrees.of(train), Degrees.of(generate))
-    return {move.kind: (written(move.src), written(move.dst)) for move in found}
+def layouts_by_kind(model: str, train: str, generate: str) -> dict[str, tuple[str, str]]:
+    """Return source and destination of each class of parameters in a model's last layer."""
+    tensors = moves(parameters(model), Degrees.of(train), Degrees.of(generate))
+    return {move.kind: (format_layout(move.src), format_layout(move.dst)) for move in tensors}
 
 
 def test_degrees() -> None:
@@ -37,7 +37,7 @@ def test_degrees_that_are_refused(text: str, message: str) -> None:
 
 
 def test_dense() -> None:
-    assert placed("qwen3-4b", "DP8", "TP8") == {
+    assert layouts_by_kind("qwen3-4b", "DP8", "TP8") == {
         "q": ("8:R", "8:S(0)"),
         "k, v": ("8:R", "8:S(0)"),
         "o": ("8:R", "8:S(1)"),
@@ -45,36 +45,36 @@ def test_dense() -> None:
         "gate, up": ("8:R", "8:S(0)"),
         "down": ("8:R", "8:S(1)"),
     }
-    found = placed("qwen3-4b", "TP2xDP4", "TP4xDP2")
-    assert found["q"] == ("4x2:R,S(0)", "2x4:R,S(0)")
-    assert found["norms"] == ("4x2:R,R", "2x4:R,R")
+    layouts = layouts_by_kind("qwen3-4b", "TP2xDP4", "TP4xDP2")
+    assert layouts["q"] == ("4x2:R,S(0)", "2x4:R,S(0)")
+    assert layouts["norms"] == ("4x2:R,R", "2x4:R,R")
 
 
 def test_experts_on_pipeline_stages() -> None:
-    found = placed("qwen3-30b-a3b", "EP8xPP2", "TP8xDP2")
-    assert found["expert gate, up"] == ("8:S(0)", "2x8:R,S(1)")
-    assert found["expert down"] == ("8:S(0)", "2x8:R,S(2)")
-    assert found["k, v"] == ("8:R", "2x4x2:R,S(0),R")
-    assert found["q"] == found["embedding, head"] == ("8:R", "2x8:R,S(0)")
-    assert found["router"] == ("8:R", "2x8:R,R")
+    layouts = layouts_by_kind("qwen3-30b-a3b", "EP8xPP2", "TP8xDP2")
+    assert layouts["expert gate, up"] == ("8:S(0)", "2x8:R,S(1)")
+    assert layouts["expert down"] == ("8:S(0)", "2x8:R,S(2)")
+    assert layouts["k, v"] == ("8:R", "2x4x2:R,S(0),R")
+    assert layouts["q"] == layouts["embedding, head"] == ("8:R", "2x8:R,S(0)")
+    assert layouts["router"] == ("8:R", "2x8:R,R")
 
 
 def test_experts_in_one_stage() -> None:
-    found = placed("qwen3-30b-a3b", "EP4xDP2", "TP4xEP1xDP2")
-    assert found["expert gate, up"] == ("2x4:R,S(0)", "2x4:R,S(1)")
-    assert found["k, v"] == ("2x4:R,R", "2x4:R,S(0)")
-    found = placed("qwen3-30b-a3b", "EP4xETP2", "EP8")
-    assert found["expert gate, up"] == ("4x2:S(0),S(1)", "8:S(0)")
-    assert found["expert down"] == ("4x2:S(0),S(2)", "8:S(0)")
-    assert found["q"] == ("8:R", "8:R")
+    layouts = layouts_by_kind("qwen3-30b-a3b", "EP4xDP2", "TP4xEP1xDP2")
+    assert layouts["expert gate, up"] == ("2x4:R,S(0)", "2x4:R,S(1)")
+    assert layouts["k, v"] == ("2x4:R,R", "2x4:R,S(0)")
+    layouts = layouts_by_kind("qwen3-30b-a3b", "EP4xETP2", "EP8")
+    assert layouts["expert gate, up"] == ("4x2:S(0),S(1)", "8:S(0)")
+    assert layouts["expert down"] == ("4x2:S(0),S(2)", "8:S(0)")
+    assert layouts["q"] == ("8:R", "8:R")
 
 
 def test_stages_hold_equal_shares_of_the_layers_and_the_generator_comes_after_them() -> None:
-    found = moves(parameters("qwen3-30b-a3b"), Degrees.of("EP8xPP2"), Degrees.of("TP8xDP2"))
-    stages = {move.name: told(move.src.mesh.ranks) for move in found}
+    tensors = moves(parameters("qwen3-30b-a3b"), Degrees.of("EP8xPP2"), Degrees.of("TP8xDP2"))
+    stages = {move.name: format_ranks(move.src.mesh.ranks) for move in tensors}
     assert stages["embedding"] == stages["layers.23.q"] == "0-7"
     assert stages["head"] == stages["layers.24.q"] == "8-15"
-    assert {told(move.dst.mesh.ranks) for move in found} == {"16-31"}
+    assert {format_ranks(move.dst.mesh.ranks) for move in tensors} == {"16-31"}
 
 
 def test_mappings_that_do_not_fit() -> None:

@@ -11,7 +11,7 @@ from restripe.analysis.spelling import SpellingError
 
 
 def elements(model: str) -> int:
-    return sum(prod(one.shape) for one in parameters(model))
+    return sum(prod(parameter.shape) for parameter in parameters(model))
 
 
 def test_the_dense_model_is_that_of_the_benchmark() -> None:
@@ -22,15 +22,17 @@ def test_the_dense_model_is_that_of_the_benchmark() -> None:
 def test_the_models_with_experts() -> None:
     assert elements("qwen3-30b-a3b") == 30_532_122_624
     assert elements("deepseek-v3") == 671_026_419_200
-    assert sum(one.expert for one in parameters("deepseek-v3")) == 3 * 58
+    assert sum(parameter.expert for parameter in parameters("deepseek-v3")) == 3 * 58
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_parameters_fit_together(model: str) -> None:
-    found = parameters(model)
-    assert len({one.name for one in found}) == len(found)
-    assert all(one.split is None or one.split < len(one.shape) for one in found)
-    assert len({(one.kind, one.split, one.expert) for one in found}) == len({one.kind for one in found})
+    tensors = parameters(model)
+    assert len({parameter.name for parameter in tensors}) == len(tensors)
+    assert all(parameter.split is None or parameter.split < len(parameter.shape) for parameter in tensors)
+    assert len({(parameter.kind, parameter.split, parameter.expert) for parameter in tensors}) == len(
+        {parameter.kind for parameter in tensors}
+    )
 
 
 def test_a_model_that_is_not_known() -> None:

@@ -1,4 +1,4 @@
-"""A whole model on all ranks: what is planned once stands for all that is like it."""
+"""Simulation of a whole model on all ranks: a tensor that is planned once stands for all like it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from restripe.analysis import simulation
 from restripe.analysis.mapping import Degrees, Move, moves
 from restripe.analysis.models import parameters
-from restripe.analysis.simulation import Simulation, ordered, simulate
+from restripe.analysis.simulation import Simulation, renumber_ranks, simulate
 from restripe.analysis.spelling import layout
 from restripe.analysis.totals import Totals
-from restripe.analysis.traffic import PlanFaultError, plans, relabelled, traffic
+from restripe.analysis.traffic import PlanFaultError, checked_traffic, plan_all_ranks, rename_ranks
 from restripe.layout.mesh import Host
-from restripe.planning.balance import turns
+from restripe.planning.balance import rotations
 from restripe.planning.plan import RankPlan
 
 from ..helpers.drawings import Drawn, drawings, hosted
@@ -43,38 +43,38 @@ def mapped(model: str, train: str, generate: str) -> list[Move]:
 def test_a_plan_knows_ranks_by_their_order_and_hosts_by_which_are_the_same(
     drawn: Drawn, hosts: list[Host] | None
 ) -> None:
-    src, dst = drawn.layouts() if hosts is None else (hosted(each, hosts) for each in drawn.layouts())
-    first, second, names = ordered(src, dst)
-    assert {*first.mesh.ranks, *second.mesh.ranks} == set(range(len(names)))
-    alike = relabelled(traffic(plans(first, second, drawn.shape, drawn.turn)), names)
-    assert alike == traffic(plans(src, dst, drawn.shape, drawn.turn))
+    src, dst = drawn.layouts() if hosts is None else (hosted(layout, hosts) for layout in drawn.layouts())
+    new_src, new_dst, original_ranks = renumber_ranks(src, dst)
+    assert {*new_src.mesh.ranks, *new_dst.mesh.ranks} == set(range(len(original_ranks)))
+    alike = rename_ranks(checked_traffic(plan_all_ranks(new_src, new_dst, drawn.shape, drawn.rotation)), original_ranks)
+    assert alike == checked_traffic(plan_all_ranks(src, dst, drawn.shape, drawn.rotation))
 
 
 def test_stages_alike_on_other_hosts_are_planned_once() -> None:
-    found = [
+    without_hosts, with_hosts = [
         simulate(moves(parameters("qwen3-4b"), Degrees.of("PP2xDP8"), Degrees.of("DP2xTP8"), host))["all"]
         for host in (None, 8)
     ]
-    assert found[0].distinct == found[1].distinct
-    assert found[0].sent == found[1].sent
+    assert without_hosts.distinct == with_hosts.distinct
+    assert without_hosts.sent == with_hosts.sent
 
 
 def test_what_is_planned_once_counts_as_often_as_it_occurs() -> None:
     tensors = [move for move in mapped("qwen3-30b-a3b", "EP2xPP3xDP3", "TP4xDP2") if move.name.count(".") < 3][:120]
     expected = Totals()
-    for turn, move in zip(turns(tensors), tensors, strict=True):
-        expected.add(move, traffic(plans(move.src, move.dst, move.shape, turn)))
-    found = simulate(tensors)["all"]
-    assert 0 < found.distinct < found.tensors == 120
-    for field in (each.name for each in fields(Totals) if each.name != "distinct"):
-        assert getattr(found, field) == getattr(expected, field), field
+    for rotation, move in zip(rotations(tensors), tensors, strict=True):
+        expected.add(move, checked_traffic(plan_all_ranks(move.src, move.dst, move.shape, rotation)))
+    totals = simulate(tensors)["all"]
+    assert 0 < totals.distinct < totals.tensors == 120
+    for field in (total.name for total in fields(Totals) if total.name != "distinct"):
+        assert getattr(totals, field) == getattr(expected, field), field
 
 
 def test_classes_add_up() -> None:
-    found = simulate(mapped("qwen3-4b", "DP2", "TP2"))
-    whole = found.pop("all")
-    assert whole.tensors == sum(each.tensors for each in found.values()) == 396
-    assert whole.sent == sum((each.sent for each in found.values()), start=type(whole.sent)())
+    totals = simulate(mapped("qwen3-4b", "DP2", "TP2"))
+    whole = totals.pop("all")
+    assert whole.tensors == sum(kind.tensors for kind in totals.values()) == 396
+    assert whole.sent == sum((kind.sent for kind in totals.values()), start=type(whole.sent)())
 
 
 @pytest.mark.parametrize(("model", "train", "generate"), MAPPINGS)
@@ -86,11 +86,11 @@ def test_no_rank_carries_a_tenth_more_than_its_share(model: str, train: str, gen
 
 def test_a_fault_names_the_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(*arguments: object) -> dict[int, RankPlan]:
-        world = plans(*arguments)  # type: ignore[arg-type]
+        world = plan_all_ranks(*arguments)  # type: ignore[arg-type]
         del world[1]
         return world
 
-    monkeypatch.setattr(simulation, "plans", forgetful)
+    monkeypatch.setattr(simulation, "plan_all_ranks", forgetful)
     move = Move("layers.0.q", "q", (4,), torch.int8, layout("1:R"), layout("1:R", first=5))
     with pytest.raises(
         PlanFaultError, match=r"tensor 'layers.0.q', ranks by their order in both meshes: rank 0 sends .* to rank 1"

@@ -1,4 +1,4 @@
-"""What is written on the command line is read, and what is read is written back."""
+"""Spellings on the command line are read, and layouts are written back as they were read."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_the_forms_of_a_layout() -> None:
 @given(drawings())
 def test_a_layout_is_read_as_it_was_written(drawn: Drawn) -> None:
     for layout in drawn.layouts():
-        assert spelling.layout(spelling.written(layout), None, spelling.told(layout.mesh.ranks)) == layout
+        assert spelling.layout(spelling.format_layout(layout), None, spelling.format_ranks(layout.mesh.ranks)) == layout
 
 
 def test_strided_and_segmented_shards() -> None:
-    found = spelling.layout("2x2x2:SS(-1,4), S(1),SG(0, [6,2,2])")
-    assert found.placements == (_StridedShard(-1, split_factor=4), Shard(1), Segmented(0, (6, 2, 2)))
-    assert spelling.written(found) == "2x2x2:SS(-1,4),S(1),SG(0,[6,2,2])"
+    layout = spelling.layout("2x2x2:SS(-1,4), S(1),SG(0, [6,2,2])")
+    assert layout.placements == (_StridedShard(-1, split_factor=4), Shard(1), Segmented(0, (6, 2, 2)))
+    assert spelling.format_layout(layout) == "2x2x2:SS(-1,4),S(1),SG(0,[6,2,2])"
 
 
 def test_shapes_and_dtypes() -> None:

@@ -1,4 +1,4 @@
-"""What is told of a whole model."""
+"""The summaries of a whole model's move."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from restripe.analysis.cost import Rates
 from restripe.analysis.mapping import Degrees, moves
 from restripe.analysis.models import parameters
 from restripe.analysis.simulation import simulate
-from restripe.analysis.summary import amount, by_kind, figures, holders, verdict
+from restripe.analysis.summary import by_kind, describe_holders, figures, format_bytes, verdict
 from restripe.analysis.totals import Totals
 from restripe.planning.plan import Holders
 
@@ -20,8 +20,13 @@ TOTALS = simulate(MOVES)
 
 
 def test_amounts() -> None:
-    assert [amount(size) for size in (0, 999, 1_000, 7_267_018_752)] == ["0 bytes", "999 bytes", "1 kB", "7.27 GB"]
-    assert amount(999_900) == "1,000 kB"
+    assert [format_bytes(size) for size in (0, 999, 1_000, 7_267_018_752)] == [
+        "0 bytes",
+        "999 bytes",
+        "1 kB",
+        "7.27 GB",
+    ]
+    assert format_bytes(999_900) == "1,000 kB"
 
 
 def test_a_line_for_each_class_and_one_for_all() -> None:
@@ -43,18 +48,22 @@ def test_the_verdict() -> None:
 
 def test_which_holders_send() -> None:
     still = Totals()
-    assert holders(still, Rates()) == "none has to send"
-    assert holders(TOTALS["all"], Rates(host=16)) == "all take turns; 3,168 of 3,168 messages stay within a host"
+    assert describe_holders(still, Rates()) == "none has to send"
+    assert (
+        describe_holders(TOTALS["all"], Rates(host=16)) == "all take turns; 3,168 of 3,168 messages stay within a host"
+    )
     mixed = Totals(messages=Counter({(0, 8): 3, (8, 9): 2}), holders=Counter({Holders.ONE: 4, Holders.NEAR: 1}))
-    assert holders(mixed, Rates()) == (
+    assert describe_holders(mixed, Rates()) == (
         "one has each part (4 tensors), those on the receiver's host first (1 tensors); 2 of 5 messages stay within a host"
     )
 
 
 def test_figures_are_json() -> None:
-    told = json.loads(json.dumps(figures(TOTALS["all"], Rates())))
-    assert told["crossing_bytes"] == told["bytes"] == 7_267_018_752
-    assert told["plans"] == {"striped": 396}
-    assert told["holders"] == {"turns": 396}
-    assert (told["messages"], told["messages_within_a_host"]) == (3_168, 0)
-    assert told["predicted_ms"]["all"] == sum(told["predicted_ms"][part] for part in ("messages", "copies", "fan_out"))
+    printed = json.loads(json.dumps(figures(TOTALS["all"], Rates())))
+    assert printed["crossing_bytes"] == printed["bytes"] == 7_267_018_752
+    assert printed["plans"] == {"striped": 396}
+    assert printed["holders"] == {"turns": 396}
+    assert (printed["messages"], printed["messages_within_a_host"]) == (3_168, 0)
+    assert printed["predicted_ms"]["all"] == sum(
+        printed["predicted_ms"][part] for part in ("messages", "copies", "fan_out")
+    )

@@ -7,25 +7,25 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from plan_bench.targets import balance, planning
+from plan_bench.targets import balance_verdicts, planning_verdicts
 from restripe.analysis.mapping import Move
 from restripe.analysis.simulation import simulate
 from restripe.analysis.spelling import layout
-from restripe.bench.planning import Measured
+from restripe.bench.planning import PlanningTimes
 
 
-def measured(ranks: int, plan_ms: float = 1.0, lookup_us: float = 10.0, messages: int = 1) -> Measured:
-    return Measured(ranks, {"move": plan_ms}, {"move": messages}, {"refit": lookup_us})
+def measured(ranks: int, plan_ms: float = 1.0, lookup_us: float = 10.0, messages: int = 1) -> PlanningTimes:
+    return PlanningTimes(ranks, {"move": plan_ms}, {"move": messages}, {"refit": lookup_us})
 
 
-def texts(found: Sequence[Measured], quadratic_ms: float) -> list[str]:
-    return [verdict.text for verdict in planning(found, {2048: {"move": quadratic_ms}})]
+def texts(worlds: Sequence[PlanningTimes], quadratic_ms: float) -> list[str]:
+    return [verdict.text for verdict in planning_verdicts(worlds, {2048: {"move": quadratic_ms}})]
 
 
 @pytest.mark.parametrize(("quadratic_ms", "word"), [(200, "holds"), (199, "FAILS")])
 def test_times_faster(quadratic_ms: float, word: str) -> None:
-    (first, *_) = texts([measured(8), measured(2048)], quadratic_ms)
-    assert first == (
+    (text, *_) = texts([measured(8), measured(2048)], quadratic_ms)
+    assert text == (
         f"target 4 at least 200: move, 2,048 ranks: {quadratic_ms} times faster than the quadratic planner {word}"
     )
 
@@ -50,7 +50,7 @@ def test_look_ups_cost_the_same(large: float, word: str) -> None:
 @pytest.mark.parametrize(("size", "holds"), [(8, True), (9, False)])
 def test_balance(size: int, holds: bool) -> None:
     move = Move("tensor", "", (size,), torch.int8, layout("1:R"), layout("8:S(0)", first=1))
-    sender, receiver = balance("mapping", simulate([move])["all"])
+    sender, receiver = balance_verdicts("mapping", simulate([move])["all"])
     assert sender.holds
     assert receiver.holds is holds
     assert receiver.text.startswith("target 6 at most 1.1: mapping, busiest receiver 1.")

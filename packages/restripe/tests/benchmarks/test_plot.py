@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_bench.plot import MANY, plot
+from gpu_bench.plot import MANY_ROWS, plot
+from gpu_bench.results import Result, Timing
 
 from ..helpers.samples import result
 
@@ -19,7 +20,16 @@ def test_rows_with_raw_are_drawn(tmp_path: Path) -> None:
 
 
 def test_of_many_rows_the_gpu_s_times_alone_are_drawn(tmp_path: Path) -> None:
-    plot([result(f"row {number}", raw=1) for number in range(MANY + 1)], tmp_path / "ratios.svg")
+    plot([result(f"row {number}", raw=1) for number in range(MANY_ROWS + 1)], tmp_path / "ratios.svg")
     drawn = (tmp_path / "ratios.svg").read_text(encoding="utf-8")
-    assert f"row {MANY}: GPU time" in drawn
+    assert f"row {MANY_ROWS}: GPU time" in drawn
     assert "host time" not in drawn
+
+
+def test_of_refits_the_times_that_were_taken_are_drawn(tmp_path: Path) -> None:
+    timing = Timing((4000.0,), (), (8000.0,), (), 0, 0)
+    plot([result("first", raw=1), Result("refits", 1, 0, {"raw each": timing})], tmp_path / "ratios.svg")
+    drawn = (tmp_path / "ratios.svg").read_text(encoding="utf-8")
+    for text in ("first: GPU time", "refits: host time of a call", "refits: from call to completion"):
+        assert text in drawn
+    assert "refits: GPU time" not in drawn

@@ -15,21 +15,21 @@ from gpu_bench.provenance import provenance, summary
 
 def test_it_names_versions_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
-    told = json.loads(json.dumps(provenance()))
-    assert told["packages"]["torch"] == version("torch")  # which may lack the build that torch.__version__ tells
-    assert told["environment"]["NCCL_NVLS_ENABLE"] == "0"
-    assert told["date_utc"].endswith("+00:00")
-    assert set(told) >= {"command", "commit", "cuda", "driver", "gpus", "links", "nccl", "restripe", "topology"}
+    origin = json.loads(json.dumps(provenance()))
+    assert origin["packages"]["torch"] == version("torch")  # which may lack the build that torch.__version__ tells
+    assert origin["environment"]["NCCL_NVLS_ENABLE"] == "0"
+    assert origin["date_utc"].endswith("+00:00")
+    assert set(origin) >= {"command", "commit", "cuda", "driver", "gpus", "links", "nccl", "restripe", "topology"}
 
 
 def test_without_nvidia_s_tools_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    told = provenance()
-    assert told["gpus"] == told["driver"] == told["links"] == []
-    assert "0 x no GPU" in summary(told)
+    origin = provenance()
+    assert origin["gpus"] == origin["driver"] == origin["links"] == []
+    assert "0 x no GPU" in summary(origin)
 
 
-def test_the_topology_is_told_without_what_a_terminal_underlines(
+def test_the_topology_is_origin_without_what_a_terminal_underlines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = tmp_path / "nvidia-smi"

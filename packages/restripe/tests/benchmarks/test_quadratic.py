@@ -16,10 +16,10 @@ SHAPE = (64, 32)
 @pytest.mark.parametrize("move", moves(8))
 def test_it_plans_what_restripe_plans(move: str) -> None:
     src, dst = moves(8)[move]
-    found = world_plan(load(), src, dst, SHAPE)
+    world = world_plan(load(), src, dst, SHAPE)
     plans = [plan(src, dst, SHAPE, rank) for rank in range(8)]
-    assert {(one.sender, one.receiver) for one in found.transfers} == {
-        (rank, message.peer) for rank, each in enumerate(plans) for message in each.sends
+    assert {(transfer.sender, transfer.receiver) for transfer in world.transfers} == {
+        (rank, message.peer) for rank, own in enumerate(plans) for message in own.sends
     }
 
 

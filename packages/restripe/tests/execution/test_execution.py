@@ -1,23 +1,21 @@
-"""Programs on tensors, and what arrives, whatever the memory: every odd view on both sides, under every shape of plan."""
+"""Moves of every kind of tensor: each odd view on both sides, in every dtype and mode, under every shape of plan.
+
+Even ranks of the worlds go over the address adapter, odd ones over a transport that takes addresses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch.distributed import _functional_collectives
 
-from restripe.execution.by_tensor import execute
-from restripe.execution.program import Buffer, Gather, Program, Round, Span, Spread, View
 from restripe.planning.plan import Reason
 from restripe.planning.planner import plan
 
 from ..conftest import Worlds
-from ..helpers.moves import Maker, Move, Side, bits, contiguous, poisoned
+from ..helpers.moves import Maker, Move, Side, bits, contiguous, poison_like
 from ..helpers.views import LAZY, VIEWS, guarded, permuted, strided
 from ..helpers.world import Group
 
@@ -44,15 +42,15 @@ DTYPES = [
 
 
 def play_guarded(move: Move, group: Group) -> None:
-    src, dst = move.hand(group.rank)
+    src, dst = move.local_tensors(group.rank)
     source = None if src is None else bits(src)
     with guarded(dst), guarded(src):
-        move.call(group, src, dst)
-    move.judge(group.rank, src, dst)
+        move.call_drop_in(group, src, dst)
+    move.assert_moved(group.rank, src, dst)
     assert src is None or bits(src) == source
 
 
-def test_the_moves_take_the_shapes_of_plan_that_they_stand_for() -> None:
+def test_the_moves_take_the_kinds_of_plan_that_they_stand_for() -> None:
     for reason, move in MOVES.items():
         assert plan(move.src.layout, move.dst.layout, move.shape, 0).reason is reason
 
@@ -88,7 +86,7 @@ def test_conjugate_and_negative_views(worlds: Worlds, reason: Reason, kind: str,
         source=lazy if sides != "destination" else contiguous,
         destination=lazy if sides != "source" else contiguous,
     )
-    move.whole = torch.nan_to_num(move.whole) if kind in INEXACT else move.whole
+    move.global_tensor = torch.nan_to_num(move.global_tensor) if kind in INEXACT else move.global_tensor
     worlds(4).run(lambda group: play_guarded(move, group))
 
 
@@ -97,7 +95,7 @@ def test_conjugate_and_negative_views(worlds: Worlds, reason: Reason, kind: str,
 @pytest.mark.parametrize("reason", MOVES)
 def test_every_dtype_bit_for_bit(worlds: Worlds, dtype: torch.dtype, reason: Reason) -> None:
     move = replace(MOVES[reason], dtype=dtype)
-    worlds(4).run(move.play)
+    worlds(4).run(move.run_rank)
 
 
 @pytest.mark.requirement("RS-EXACT-3")
@@ -107,8 +105,8 @@ def test_nan_payloads_and_negative_zeros_pass(worlds: Worlds, reason: Reason, vi
     words = [0x7FA00001, -0x5FFFFF, 0x7FC0BEEF, -0x80000000, 0x00000001, 0x7F800000]
     move = replace(MOVES[reason], dtype=torch.float32, source=view, destination=view)
     pattern = torch.tensor(words, dtype=torch.int32).view(torch.float32)
-    move.whole = pattern.repeat(move.whole.numel())[: move.whole.numel()].reshape(move.shape)
-    worlds(4).run(move.play)
+    move.global_tensor = pattern.repeat(move.global_tensor.numel())[: move.global_tensor.numel()].reshape(move.shape)
+    worlds(4).run(move.run_rank)
 
 
 @pytest.mark.requirement("RS-LAYOUT-8")
@@ -122,7 +120,7 @@ def test_tensors_of_no_dims(worlds: Worlds, dtype: torch.dtype, src: list[int], 
 
 
 def sliced_scalar(tensor: torch.Tensor) -> torch.Tensor:
-    memory = torch.cat([poisoned(tensor).reshape(1), tensor.reshape(1), poisoned(tensor).reshape(1)])
+    memory = torch.cat([poison_like(tensor).reshape(1), tensor.reshape(1), poison_like(tensor).reshape(1)])
     return memory[1]
 
 
@@ -140,9 +138,9 @@ def test_pending_collectives_are_waited_for(worlds: Worlds, side: str, monkeypat
     setattr(move, side, VIEWS["pending"])
 
     def body(group: Group) -> None:
-        src, dst = move.hand(group.rank)
+        src, dst = move.local_tensors(group.rank)
         tensor = src if side == "source" else dst
-        move.call(group, src, dst)
+        move.call_drop_in(group, src, dst)
         assert tensor is None or tensor.elem.data_ptr() in waited  # type: ignore[attr-defined]
 
     worlds(4).run(body)
@@ -157,10 +155,10 @@ def test_calls_under_any_grad_mode(worlds: Worlds, mode: type, view: str, reason
     move = replace(MOVES[reason], dtype=torch.float32, source=makers[view], destination=makers[view])
 
     def body(group: Group) -> None:
-        src, dst = move.hand(group.rank)
+        src, dst = move.local_tensors(group.rank)
         with mode():
-            move.call(group, src, dst)
-        move.judge(group.rank, src, dst)
+            move.call_drop_in(group, src, dst)
+        move.assert_moved(group.rank, src, dst)
 
     worlds(4).run(body)
 
@@ -170,7 +168,7 @@ def test_a_destination_that_requires_grad_stays_a_leaf_without_history(worlds: W
     move = replace(MOVES[Reason.STRIPED], dtype=torch.float32, destination=VIEWS["parameter"])
 
     def body(group: Group) -> None:
-        dst = move.play(group)
+        dst = move.run_rank(group)
         if dst is not None:
             assert dst.is_leaf
             assert dst.requires_grad
@@ -185,19 +183,19 @@ def test_views_that_interleave_in_one_storage(worlds: Worlds, dtype: torch.dtype
     move = Move((4, 4), Side([0, 1], (0,)), Side([1, 0], (0,)), dtype)
 
     def body(group: Group) -> None:
-        src, dst = move.hand(group.rank)
+        src, dst = move.local_tensors(group.rank)
         assert src is not None
         assert dst is not None
         memory = torch.stack([src, dst], dim=-1)
-        move.call(group, memory[..., 0], memory[..., 1])
-        move.judge(group.rank, memory[..., 0], memory[..., 1])
+        move.call_drop_in(group, memory[..., 0], memory[..., 1])
+        move.assert_moved(group.rank, memory[..., 0], memory[..., 1])
 
     worlds(2).run(body)
 
 
 @pytest.mark.requirement("RS-EXACT-12")
 @pytest.mark.parametrize("reason", MOVES)
-def test_each_call_moves_what_its_source_holds_then(worlds: Worlds, reason: Reason) -> None:
+def test_each_call_moves_the_values_that_its_source_then_holds(worlds: Worlds, reason: Reason) -> None:
     world = worlds(4)
     for seed in (1, 2, 3):
         replace(MOVES[reason], seed=seed).run(world)
@@ -219,101 +217,3 @@ def test_each_call_moves_what_its_source_holds_then(worlds: Worlds, reason: Reas
 )
 def test_layouts_of_many_kinds(worlds: Worlds, move: Move) -> None:
     move.run(worlds(5))
-
-
-class Wire:
-    """A transport that notes its calls; what it receives is 9, and it gathers and broadcasts what is there."""
-
-    rank, size, device = 0, 2, torch.device("cpu")
-
-    def __init__(self, **more: Any) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.__dict__ |= more
-
-    @contextmanager
-    def group(self) -> Iterator[None]:
-        self.calls.append(("group",))
-        yield
-        self.calls.append(("end",))
-
-    def send(self, buffer: Any, peer: int, stream: Any = None) -> None:
-        self.calls.append(("send", self._told(buffer), peer, stream))
-
-    def recv(self, buffer: Any, peer: int, stream: Any = None) -> None:
-        self.calls.append(("recv", self._told(buffer), peer, stream))
-        buffer.fill_(9)
-
-    def all_gather(self, output: Any, part: Any, stream: Any = None) -> None:
-        self.calls.append(("all_gather", self._told(output), self._told(part), stream))
-
-    def broadcast(self, buffer: Any, root: int, stream: Any = None) -> None:
-        self.calls.append(("broadcast", self._told(buffer), root, stream))
-
-    def _told(self, buffer: Any) -> Any:
-        assert buffer.dtype == torch.uint8
-        assert not buffer.is_inference()
-        return buffer.tolist()
-
-
-def wire(**more: Any) -> Any:
-    return Wire(**more)
-
-
-def run(step: Round, tensors: list[torch.Tensor | None], base: Any, replicas: list[Any], stream: Any = None) -> None:
-    execute(Program([step], 3), tensors, base, replicas, stream)
-
-
-TURN = Round(  # 3 columns of 2 rows are packed from memory 0, and 2 are unpacked to memory 1
-    buffers=[Buffer(2, 5, 1)],
-    packs=[(View(2, 0, (3,), (1,)), View(0, 1, (3,), (2,)))],
-    sends=[(Span(2, 0, 3), 1)],
-    receives=[(Span(2, 3, 2), 1)],
-    unpacks=[(View(1, 2, (2,), (2,)), View(2, 3, (2,), (1,)))],
-    rebuilds=[Gather(0, Span(1, 0, 4), Span(1, 2, 2))],
-    drops=[2],
-)
-
-
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
-def test_a_round_packs_exchanges_unpacks_and_rebuilds(mode: type) -> None:
-    src, dst = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8)
-    base, replicas, stream = wire(), wire(), object()
-    with mode():
-        run(TURN, [src, dst], base, [replicas], stream)
-    assert base.calls == [("group",), ("send", [1, 3, 5], 1, stream), ("recv", base.calls[2][1], 1, stream), ("end",)]
-    assert dst.tolist() == [0, 0, 9, 0, 9, 0]
-    assert replicas.calls == [("group",), ("all_gather", [0, 0, 9, 0], [9, 0], stream), ("end",)]
-
-
-def test_a_round_without_messages_submits_none_and_every_stripe_is_broadcast_by_its_member() -> None:
-    src, dst = torch.arange(4, dtype=torch.int16), torch.zeros(5, dtype=torch.int16)
-    base, replicas = wire(), wire()
-    step = Round(
-        packs=[(View(1, 0, (2,), (2,)), View(0, 0, (2,), (1,))), (View(1, 1, (), ()), View(0, 3, (), ()))],
-        rebuilds=[Spread(0, 0, Span(1, 0, 4)), Spread(0, 2, Span(1, 4, 2))],
-        finishes=[(View(1, 4, (), ()), View(0, 2, (), ()))],
-    )
-    run(step, [src, dst], base, [replicas])
-    assert base.calls == []
-    stripes = [("broadcast", [0, 0, 3, 0], 0, None), ("broadcast", [1, 0], 2, None)]
-    assert replicas.calls == [("group",), *stripes, ("end",)]
-    assert dst.tolist() == [0, 3, 1, 0, 2]
-
-
-def test_what_stays_is_copied_too() -> None:
-    src, dst = torch.arange(6, dtype=torch.int8), torch.zeros(6, dtype=torch.int8)
-    run(replace(TURN, stays=[(View(1, 0, (2,), (1,)), View(0, 4, (2,), (1,)))]), [src, dst], wire(), [wire()])
-    assert dst.tolist() == [4, 5, 9, 0, 9, 0]
-
-
-def test_the_fan_outs_of_one_split_go_in_one_group() -> None:
-    dst = torch.zeros(8, dtype=torch.int8)
-    splits = wire(), wire()
-    rebuilds: list[Gather | Spread] = [Gather(at // 2, Span(1, 2 * at, 2), Span(1, 2 * at + 1, 1)) for at in range(4)]
-    run(Round(rebuilds=rebuilds), [None, dst], wire(), list(splits))
-    assert [[name for name, *_ in one.calls] for one in splits] == [["group", "all_gather", "all_gather", "end"]] * 2
-
-
-def test_a_program_that_reaches_for_what_a_rank_has_not_is_refused() -> None:
-    with pytest.raises(IndexError, match="memory 0 is not this rank's"):
-        run(TURN, [None, torch.zeros(4, dtype=torch.int8)], wire(), [])

@@ -1,4 +1,4 @@
-"""What a call allocates: never a tensor of the global size, and of staging no more than its budget at a time."""
+"""Allocations of a call: never a tensor of the global size, and of staging no more than its budget at a time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from math import prod
 import pytest
 import torch
 
-from reshard_conformance.memory import Meter
+from reshard_conformance.judge.memory import AllocationMeter
 from restripe import Item, Resharder
-from restripe.execution.lowering import Shard
-from restripe.execution.memory import geometry
+from restripe.execution.lowering import RegionMemory
+from restripe.execution.memory import geometry_of
+from restripe.execution.program import Geometry, row_major
 from restripe.layout.chunked import lengths
 from restripe.planning.plan import Message
 from restripe.planning.planner import plan
@@ -37,36 +38,41 @@ MOVES = [
 
 
 def staged(move: Move, group: Group, src: torch.Tensor | None, dst: torch.Tensor | None) -> int:
-    """Bytes of the messages of this rank that lie broken in its own tensors, and its shard where that is rebuilt."""
-    mine = plan(move.src.layout, move.dst.layout, move.shape, group.rank)
-    found = 0
-    if src is not None and mine.source is not None:
-        found += broken(Shard(0, geometry(src), mine.source), mine.sends)
-    if dst is not None and mine.destination is not None:
-        rebuilt = mine.fan_out is not None and not dst.is_contiguous()
-        memory = geometry(torch.empty(dst.shape, dtype=dst.dtype)) if rebuilt else geometry(dst)
-        found += broken(Shard(1, memory, mine.destination), mine.receives) + rebuilt * dst.nbytes
-    return found
+    """Return the bytes that a rank may stage: of its messages that are not adjacent in memory, and a shard to replicate."""
+    rank_plan = plan(move.src.layout, move.dst.layout, move.shape, group.rank)
+    length = 0
+    if src is not None and rank_plan.source is not None:
+        length += not_adjacent(RegionMemory(0, geometry_of(src), rank_plan.source), rank_plan.sends)
+    if dst is not None and rank_plan.destination is not None:
+        replicated = rank_plan.fan_out is not None and not dst.is_contiguous()
+        geometry = geometry_of(dst)
+        if replicated:
+            geometry = Geometry(geometry.sizes, row_major(geometry.sizes), geometry.itemsize)
+            length += dst.nbytes
+        length += not_adjacent(RegionMemory(1, geometry, rank_plan.destination), rank_plan.receives)
+    return length
 
 
-def broken(shard: Shard, messages: Sequence[Message]) -> int:
-    """Bytes of the messages that are not contiguous in the shard."""
-    regions = [message.region for message in messages]
-    return sum(prod(lengths(region)) * shard.geometry.itemsize for region in regions if shard.span(region) is None)
+def not_adjacent(memory: RegionMemory, messages: Sequence[Message]) -> int:
+    """Return the bytes of the messages that are not adjacent in the memory."""
+    regions = [message.region for message in messages if memory.span(message.region) is None]
+    return sum(prod(lengths(region)) * memory.geometry.itemsize for region in regions)
 
 
 @pytest.mark.requirement("RS-TRAFFIC-3")
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("source", [contiguous, permuted])
 @pytest.mark.parametrize("destination", [contiguous, permuted])
-def test_no_more_than_what_is_broken_is_staged(worlds: Worlds, move: Move, source: Maker, destination: Maker) -> None:
+def test_no_more_is_staged_than_is_not_adjacent_in_memory(
+    worlds: Worlds, move: Move, source: Maker, destination: Maker
+) -> None:
     move = replace(move, source=source, destination=destination)
 
     def body(group: Group) -> tuple[int, int]:
-        src, dst = move.hand(group.rank)
-        with Meter() as meter:
-            move.call(group, src, dst)
-        move.judge(group.rank, src, dst)
+        src, dst = move.local_tensors(group.rank)
+        with AllocationMeter() as meter:
+            move.call_drop_in(group, src, dst)
+        move.assert_moved(group.rank, src, dst)
         return meter.peak, staged(move, group, src, dst)
 
     for peak, bound in worlds(4).run(body):
@@ -74,15 +80,17 @@ def test_no_more_than_what_is_broken_is_staged(worlds: Worlds, move: Move, sourc
 
 
 def peak(move: Move, group: Group, tensors: int, budget: int) -> int:
-    """The peak of a refit of so many tensors that are all moved alike."""
+    """Return the peak of a refit of so many tensors that are all moved alike."""
     names = [f"w{number}" for number in range(tensors)]
     items = [Item(name, move.shape, move.dtype, move.src.layout, move.dst.layout) for name in names]
     refit = Resharder(group, staging_bytes=budget).prepare(items)
-    held = {name: move.hand(group.rank) for name in names}
-    with Meter() as meter:
-        refit.run({name: pair[0] for name, pair in held.items()}, {name: pair[1] for name, pair in held.items()})
-    for pair in held.values():
-        move.judge(group.rank, *pair)
+    tensors_of = {name: move.local_tensors(group.rank) for name in names}
+    with AllocationMeter() as meter:
+        refit.run(
+            {name: pair[0] for name, pair in tensors_of.items()}, {name: pair[1] for name, pair in tensors_of.items()}
+        )
+    for pair in tensors_of.values():
+        move.assert_moved(group.rank, *pair)
     return int(meter.peak)
 
 
@@ -90,14 +98,14 @@ def peak(move: Move, group: Group, tensors: int, budget: int) -> int:
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("budget", [1024, 4096])
 @pytest.mark.parametrize("tensors", [1, 3])
-def test_what_layouts_make_broken_is_staged_within_the_budget(
+def test_messages_of_strided_shards_are_staged_within_the_budget(
     worlds: Worlds, move: Move, budget: int, tensors: int
 ) -> None:
     assert max(worlds(4).run(lambda group: peak(move, group, tensors, budget))) <= budget + SMALL
 
 
 @pytest.mark.requirement("RS-TRAFFIC-3", "RS-TRAFFIC-4")
-def test_a_shard_that_is_rebuilt_is_given_back_after_its_last_round(worlds: Worlds) -> None:
+def test_the_buffer_of_a_replicated_shard_is_freed_after_its_last_round(worlds: Worlds) -> None:
     # Each tensor takes several rounds, and one round may end a tensor and begin the next: two shards at most.
     move = Move((97, 64), Side([0, 1, 2, 3], (1,)), Side([3, 0], (None,)), destination=permuted)
     shard = 97 * 64 * 4
@@ -111,12 +119,12 @@ def test_looking_for_shared_elements_takes_no_table_of_elements(worlds: Worlds) 
     def body(group: Group) -> int:
         memory = torch.zeros(32, 256, dtype=torch.int32)
         src, dst = memory[:, :128], memory[:, 128:]
-        wanted = move.src.shard(move.whole, group.rank)
+        wanted = move.src.shard(move.global_tensor, group.rank)
         assert wanted is not None
         src.copy_(wanted)
-        with Meter() as meter:
-            move.call(group, src, dst)
-        move.judge(group.rank, src, dst)
+        with AllocationMeter() as meter:
+            move.call_drop_in(group, src, dst)
+        move.assert_moved(group.rank, src, dst)
         return int(meter.peak)
 
     shard = 32 * 128 * 4

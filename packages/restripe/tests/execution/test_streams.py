@@ -1,23 +1,27 @@
-"""Marks and the order of streams, on streams that only note what is asked of them."""
+"""Work handles and the order of calls on streams, on streams that only record what is asked of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from itertools import combinations, product
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from restripe import Work
 from restripe.errors import PeerTimeoutError
-from restripe.execution.streams import Aside, Streams, streams_of
-from restripe.group.communicators import Links
+from restripe.execution.streams import SIDE_BY_SIDE, DeviceStreams, SideStream, streams_of
+from restripe.group.communicators import Communicators
 
 from ..conftest import Worlds
 
 
 class Event:
-    """An event that a device comes past when told to."""
+    """An event that the device has passed once `done` is set."""
 
     done = False
 
@@ -26,7 +30,7 @@ class Event:
 
 
 class Stream:
-    """A stream of a device that notes its events and waits."""
+    """A stream of a device that records its events and waits."""
 
     def __init__(self, name: str, device: int = 0) -> None:
         self.name, self.device = name, torch.device("cuda", device)
@@ -56,8 +60,8 @@ class Clock:
             event.done = self.now >= self.done
 
 
-class Twin(Stream):
-    """Another object for the stream of that name, as torch makes one at each question."""
+class SameStream(Stream):
+    """Another object for the stream of that name, as torch makes one at each call."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other.name == self.name
@@ -97,17 +101,97 @@ def test_a_handle_records_one_event_when_it_is_first_asked(monkeypatch: pytest.M
     assert work.is_completed()
 
 
-def test_a_call_comes_after_the_last_one_on_another_stream_of_its_device() -> None:
-    streams, ours, other = Streams(0), Stream("ours"), Stream("other")
-    streams.after(ours)
-    first = streams.after(Twin("ours"))
+@pytest.mark.requirement("RS-STREAM-9")
+def test_calls_of_one_group_are_ordered_across_streams() -> None:
+    streams, group, ours, other = DeviceStreams(0), object(), Stream("ours"), Stream("other")
+    streams.order_call(group, ours)
+    first = streams.order_call(group, SameStream("ours"))
     assert not ours.recorded
-    second = streams.after(other)
+    second = streams.order_call(group, other)
     assert other.waited == [first.event]
-    third = streams.after(ours)
+    third = streams.order_call(group, ours)
     assert ours.waited == other.recorded == [second.event]
     assert third.stream is ours
     assert not ours.recorded
+
+
+def test_two_groups_on_two_streams_do_not_wait_for_each_other() -> None:
+    streams, (ours, other) = DeviceStreams(0), (Stream("ours"), Stream("other"))
+    for _ in range(3):
+        streams.order_call("a", ours)
+        streams.order_call("b", other)
+    assert ours.waited == other.waited == ours.recorded == other.recorded == []
+
+
+def test_a_third_group_waits_for_both_and_one_of_them_then_for_the_other_two() -> None:
+    streams, (first, second, third) = DeviceStreams(0), map(Stream, "abc")
+    ends = [streams.order_call("a", first), streams.order_call("b", second)]
+    last = streams.order_call("c", third)
+    assert third.waited == [end.event for end in ends]
+    again = streams.order_call("b", second)  # beside c's call: a's has ended before that begins
+    assert second.waited == []
+    streams.order_call("a", first)
+    assert first.waited == [last.event, again.event]
+
+
+class OrderedStream(Stream):
+    """A stream that knows which calls are complete before what it is given next begins."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.complete: set[int] = set()
+        self.complete_at: dict[Event, set[int]] = {}
+
+    def record_event(self) -> Event:
+        event = super().record_event()
+        self.complete_at[event] = set(self.complete)
+        return event
+
+
+def calls_before(calls: Sequence[tuple[str, int]], streams: Sequence[OrderedStream]) -> list[set[int]]:
+    """Make calls of groups on streams; return for each call those that are complete when it begins."""
+    device, before = DeviceStreams(0), []
+    for number, (group, index) in enumerate(calls):
+        stream = streams[index]
+        stream.waited.clear()
+        device.order_call(group, stream)
+        for event in stream.waited:
+            stream.complete |= next(other.complete_at[event] for other in streams if event in other.complete_at)
+        before.append(set(stream.complete))
+        stream.complete.add(number)
+    return before
+
+
+def assert_ordered(calls: Sequence[tuple[str, int]], before: Sequence[set[int]]) -> None:
+    """Assert that one group's calls follow one another and that no more groups than may run at once ever can."""
+    for later, (group, _) in enumerate(calls):
+        assert {earlier for earlier in range(later) if calls[earlier][0] == group} <= before[later]
+        unordered = [call for call in range(later) if call not in before[later]]
+        for others in combinations(unordered, SIDE_BY_SIDE):
+            if len({group, *(calls[call][0] for call in others)}) > SIDE_BY_SIDE:
+                assert any(early in before[late] for early, late in combinations(others, 2)), (calls, later, others)
+
+
+def transitive(before: Sequence[set[int]]) -> bool:
+    return all(before[earlier] <= calls for calls in before for earlier in calls)
+
+
+@pytest.mark.requirement("RS-STREAM-9")
+@pytest.mark.parametrize(("groups", "length"), [("abc", 8), ("abcd", 7)])
+def test_no_more_groups_than_may_can_run_at_once_whatever_the_order_of_their_calls(groups: str, length: int) -> None:
+    """Every call on a stream of its own, so that nothing but the waits orders them; all sequences of so many calls."""
+    for sequence in product(groups, repeat=length - 1):
+        calls = [(group, number) for number, group in enumerate((groups[0], *sequence))]
+        before = calls_before(calls, [OrderedStream(f"{number}") for number in range(length)])
+        assert_ordered(calls, before)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 3)), max_size=30))
+def test_no_more_groups_than_may_can_run_at_once_on_shared_streams(calls: list[tuple[str, int]]) -> None:
+    before = calls_before(calls, [OrderedStream(f"{number}") for number in range(4)])
+    assert transitive(before)
+    assert_ordered(calls, before)
 
 
 @pytest.mark.parametrize(("handle", "capturing", "records"), [(0, True, False), (7, True, True), (7, False, False)])
@@ -117,7 +201,7 @@ def test_the_default_stream_never_records(
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: handle, raising=False)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: Stream("ours"))
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: capturing, raising=False)
-    assert Streams(0).current()[0::2] == (handle, records)
+    assert DeviceStreams(0).current()[0::2] == (handle, records)
 
 
 def test_a_stream_that_is_gone_fails_one_call_and_not_all() -> None:
@@ -125,11 +209,26 @@ def test_a_stream_that_is_gone_fails_one_call_and_not_all() -> None:
         def record_event(self) -> Event:
             raise RuntimeError("invalid resource handle")
 
-    streams, ours = Streams(0), Stream("ours")
-    streams.after(Gone("gone"))
+    streams, ours = DeviceStreams(0), Stream("ours")
+    streams.order_call("a", Gone("gone"))
     with pytest.raises(RuntimeError, match="invalid resource"):
-        streams.after(ours)
-    assert streams.after(Stream("other")).stream.waited == ours.recorded
+        streams.order_call("a", ours)
+    assert streams.order_call("a", Stream("other")).stream.waited == ours.recorded
+
+
+def test_a_stream_of_another_group_that_is_gone_fails_one_call_of_a_third_and_not_all() -> None:
+    class Gone(Stream):
+        def record_event(self) -> Event:
+            raise RuntimeError("invalid resource handle")
+
+    streams, ours = DeviceStreams(0), Stream("ours")
+    streams.order_call("a", Gone("gone"))
+    streams.order_call("b", ours)
+    with pytest.raises(RuntimeError, match="invalid resource"):
+        streams.order_call("c", Stream("third"))
+    fourth = Stream("fourth")
+    streams.order_call("a", fourth)
+    assert ours.recorded[0] in fourth.waited
 
 
 def test_groups_on_one_device_share_its_streams() -> None:
@@ -148,57 +247,68 @@ def test_a_stream_is_asked_of_torch_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: next(handles), raising=False)
     monkeypatch.setattr(torch.cuda, "current_stream", current)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
-    streams = Streams(3)
+    streams = DeviceStreams(3)
     assert [streams.current()[1].name for _ in range(3)] == ["1", "2", "1"]
-    assert [streams.of(handle).name for handle in (7, 8)] == ["1", "2"]
+    assert [streams.stream_of(handle).name for handle in (7, 8)] == ["1", "2"]
     assert asked == [3, 3]
 
 
 def test_there_are_no_streams_on_the_cpu(worlds: Worlds) -> None:
-    (communicator,) = worlds(1).communicators()
-    assert Links(communicator, owned=False).streams is None
+    (communicator,) = worlds(1).make_communicators()
+    assert Communicators(communicator, owned=False).streams is None
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_what_goes_aside_comes_after_what_was_there_when_it_began_and_before_what_comes_next(
-    monkeypatch: pytest.MonkeyPatch, *, fails: bool
-) -> None:
-    told: list[str] = []
+@pytest.fixture
+def side_stream(monkeypatch: pytest.MonkeyPatch) -> tuple[SideStream, list[str]]:
+    """A second stream beside the caller's, handle 7, and the log of what both are asked."""
+    log: list[str] = []
 
-    class Place:
+    class LoggedEvent:
         def __init__(self) -> None:
-            self.name = ("begin", "end")[len(places)]
-            places.append(self)
+            self.name = next(names)
 
-        def record(self, stream: Told) -> None:
-            told.append(f"{self.name} on {stream.name}")
+        def record(self, stream: LoggedStream) -> None:
+            log.append(f"{self.name} on {stream.name}")
 
-    class Told:
+    class LoggedStream:
         def __init__(self, name: str, cuda_stream: int) -> None:
             self.name, self.cuda_stream = name, cuda_stream
 
-        def wait_event(self, place: Place) -> None:
-            told.append(f"{self.name} waits for {place.name}")
+        def wait_event(self, event: LoggedEvent) -> None:
+            log.append(f"{self.name} waits for {event.name}")
 
-    def work(handle: int) -> None:
-        told.append(f"work on {handle}")
+    names = iter(["begin", "end"])
+    monkeypatch.setattr(torch.cuda, "Event", LoggedEvent)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: LoggedStream("second", 9))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: LoggedStream("caller", 7))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
+    streams = DeviceStreams(0)
+    streams.current()
+    return SideStream(streams, torch.device("cuda", 0), 0), log
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_side_stream_runs_after_what_was_there_at_its_begin_and_before_what_comes_next(
+    side_stream: tuple[SideStream, list[str]], *, fails: bool
+) -> None:
+    second, log = side_stream
+
+    def enqueue(handle: int | None) -> None:
+        log.append(f"work on {handle}")
         if fails:
             raise RuntimeError
 
-    places: list[Place] = []
-    monkeypatch.setattr(torch.cuda, "Event", Place)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Told("second", 9))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: Told("caller", 7))
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
-    streams = Streams(0)
-    streams.current()
-    aside = Aside(streams, torch.device("cuda", 0), 0)
-    aside.begin(7)
-    told.append("meanwhile")
+    second.begin(7)
+    log.append("meanwhile")
     with suppress(RuntimeError):
-        aside.run(work, 7)
-    assert told == [
+        second.run(enqueue, 7)
+    assert log == [
         *["begin on caller", "meanwhile", "second waits for begin", "work on 9"],
         *["end on second", "caller waits for end"],
     ]
+
+
+def test_a_side_stream_needs_the_handle_of_a_stream(side_stream: tuple[SideStream, list[str]]) -> None:
+    with pytest.raises(RuntimeError, match="handle"):
+        side_stream[0].begin(None)

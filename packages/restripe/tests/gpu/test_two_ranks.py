@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(
 ROWS, COLUMNS, WHOLE = (Layout(Mesh((2,), (0, 1)), (kind,)) for kind in (Shard(0), Shard(1), Replicate()))
 FIRST, SECOND = (Layout(Mesh((1,), (rank,)), (Shard(0),)) for rank in (0, 1))
 SHAPE = (64, 48)
-STAYS = (1 << 12, 1 << 14)  # 128 MiB
-COPIES = 8  # of so much: they outlast the messages, which find room between two of them
+LOCAL = (1 << 12, 1 << 14)  # 128 MiB
+COPIES = 8  # of so many bytes: they outlast the messages, which have room between two of them
 ITEMS = [
     Item("exchanged", SHAPE, torch.bfloat16, ROWS, COLUMNS),
     Item("gathered", SHAPE, torch.bfloat16, ROWS, WHOLE),
@@ -38,7 +38,7 @@ Body = Callable[[int], None]
 
 
 def part(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor | None:
-    """What the rank holds of the whole."""
+    """Return the rank's part of the whole."""
     if rank not in layout.mesh:
         return None
     (placement,), place = layout.placements, layout.mesh.ranks.index(rank)
@@ -47,7 +47,7 @@ def part(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor | None:
 
 
 def held(rank: int, seed: int, side: str) -> Tensors:
-    """The rank's tensors of one side, with values drawn from the seed."""
+    """Return the rank's tensors of one side, with values drawn from the seed."""
     found = {}
     for number, item in enumerate(ITEMS):
         draw = torch.Generator("cuda").manual_seed(10 * seed + number)
@@ -65,7 +65,7 @@ def refill(sources: Tensors, rank: int, seed: int) -> None:
 
 
 def judge(destinations: Tensors, rank: int, seed: int) -> None:
-    """Every byte is as the seed's values say; then all is made wrong again."""
+    """Assert that every byte has the seed's value; then make all wrong again."""
     torch.cuda.synchronize()
     for name, values in held(rank, seed, "dst").items():
         assert torch.equal(destinations[name], values), f"rank {rank}: {name} of values {seed}"
@@ -100,7 +100,7 @@ def replays(rank: int) -> None:
 
 
 def cold(rank: int) -> None:
-    """What a graph cannot record is refused with an error that says so, and the refit works after it."""
+    """A call that a graph cannot record is refused with an error that says so, and the refit works after it."""
     sources, destinations = held(rank, 0, "src"), held(rank, 1, "dst")
     with Resharder() as session:
         shared, own = session.prepare(ITEMS), session.prepare(ITEMS, graph=True)
@@ -120,7 +120,7 @@ def cold(rank: int) -> None:
 
 
 def handles(rank: int) -> None:
-    """A handle is not complete while its stream is busy, waits as long as it is told, and orders another stream."""
+    """A handle is not complete while its stream is busy, waits no longer than its timeout, and orders another stream."""
     sources, destinations = held(rank, 0, "src"), held(rank, 1, "dst")
     with Resharder() as session:
         refit = session.prepare(ITEMS)
@@ -143,19 +143,19 @@ def handles(rank: int) -> None:
 
 
 def beside(rank: int) -> None:
-    """What stays is copied after what the caller enqueued before, and before what comes after: long copies, a short message."""
+    """Local copies come after what the caller enqueued before, and before what comes next: long copies, a short message."""
     items = [
         *ITEMS,
         *(
-            Item(f"stays {own} {number}", STAYS, torch.bfloat16, only, only)
+            Item(f"local {own} {number}", LOCAL, torch.bfloat16, only, only)
             for own, only in enumerate((FIRST, SECOND))
             for number in range(COPIES)
         ),
     ]
     sources, destinations = held(rank, 0, "src"), held(rank, 1, "dst")
-    names = [f"stays {rank} {number}" for number in range(COPIES)]
+    names = [f"local {rank} {number}" for number in range(COPIES)]
     for side in (sources, destinations):
-        side.update({name: torch.empty(STAYS, dtype=torch.bfloat16, device="cuda") for name in names})
+        side.update({name: torch.empty(LOCAL, dtype=torch.bfloat16, device="cuda") for name in names})
     with Resharder() as session:
         refit = session.prepare(items)
         for value in (1, 2, 3):
@@ -172,7 +172,7 @@ def beside(rank: int) -> None:
                 sources[name].fill_(-7)
             torch.cuda.synchronize()
             for kept in (last, *map(copies.pop, names)):
-                assert bool((kept == value).all()), f"rank {rank}: what stays of values {value}"
+                assert bool((kept == value).all()), f"rank {rank}: local copies of values {value}"
             judge(copies, rank, value)
 
 

@@ -1,4 +1,4 @@
-"""Communicators made over a base: when it is split, which ranks meet, and that all are released whatever happens."""
+"""Communicators made over a base: when it is split, who meets in each split, and the release of all of them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from torch.distributed.tensor import Replicate, Shard
 
 from restripe import Layout, Mesh
 from restripe.group import communicators as module
-from restripe.group.communicators import Links, release
+from restripe.group.communicators import SIDE_STREAM_BYTES, Communicators, release_all
+from restripe.transport.address_adapter import AddressAdapter
 
 CPU = torch.device("cpu")
 ROWS = Layout(Mesh((2, 2), (1, 2, 0, 3)), (Shard(0), Replicate()))
 
 
 @dataclass
-class Recorder:
-    """A communicator that notes its splits and its end, and fails at what it is told to."""
+class FakeCommunicator:
+    """A communicator that records its splits and its release, and fails where `fails` says so."""
 
     name: str
     log: list[str] = field(default_factory=list)
@@ -28,119 +29,168 @@ class Recorder:
     splits: list[tuple[int | None, int]] = field(default_factory=list)
     device: torch.device = CPU
 
-    def split(self, color: int | None, key: int) -> Recorder:
+    def split(self, color: int | None, key: int) -> FakeCommunicator:
         self.splits.append((color, key))
-        return Recorder(f"{self.name}.{len(self.splits)}", self.log, key)
+        return type(self)(f"{self.name}.{len(self.splits)}", self.log, key)
 
     def finalize(self) -> None:
-        self._note("finalize")
+        self._record("finalize")
 
     def destroy(self) -> None:
-        self._note("destroy")
+        self._record("destroy")
 
     def abort(self) -> None:
-        self._note("abort")
+        self._record("abort")
 
-    def _note(self, verb: str) -> None:
+    def _record(self, verb: str) -> None:
         self.log.append(f"{verb} {self.name}")
         if verb in self.fails:
             raise OSError(f"{verb} {self.name}")
 
 
-def links(owned: bool = True, **given: Any) -> tuple[Links, Any]:
-    base: Any = Recorder("base", **given)
-    return Links(base, owned=owned), base
+class FakeAddressCommunicator(FakeCommunicator):
+    """A communicator that takes addresses."""
+
+    def p2p(self, sends: Any, receives: Any) -> Any:
+        raise NotImplementedError
+
+    collectives = copies = p2p
+
+
+def make_communicators(owned: bool = True, **changes: Any) -> tuple[Communicators, Any]:
+    base: Any = FakeCommunicator("base", **changes)
+    return Communicators(base, owned=owned), base
 
 
 @pytest.mark.requirement("RS-UPSTREAM-11")
 @pytest.mark.parametrize(
-    ("rank", "seat"), [(1, (0, 0)), (2, (0, 1)), (0, (1, 0)), (3, (1, 1)), (4, (2, 0)), (9, (2, 0))]
+    ("rank", "color_and_key"), [(1, (0, 0)), (2, (0, 1)), (0, (1, 0)), (3, (1, 1)), (4, (2, 0)), (9, (2, 0))]
 )
-def test_a_rank_s_color_is_its_replica_group_s_and_its_key_its_place_there(rank: int, seat: tuple[int, int]) -> None:
-    made, base = links(rank=rank)
-    assert made.replicas(ROWS) is not None
-    assert base.splits == [seat]
+def test_a_rank_is_split_by_its_replica_group_and_its_index_there(rank: int, color_and_key: tuple[int, int]) -> None:
+    communicators, base = make_communicators(rank=rank)
+    assert communicators.replicas(ROWS) is not None
+    assert base.splits == [color_and_key]
 
 
 @pytest.mark.requirement("RS-UPSTREAM-11")
 def test_the_base_is_split_once_for_a_set_of_replica_groups() -> None:
-    made, base = links(rank=4)
+    communicators, base = make_communicators(rank=4)
     same = [ROWS, Layout(Mesh((2, 2), (1, 2, 0, 3)), (Shard(1), Replicate()))]
-    assert not made.known(ROWS)
-    assert len({id(made.replicas(layout)) for layout in same}) == 1
-    assert all(made.known(layout) for layout in same)
+    assert not communicators.has_split(ROWS)
+    assert len({id(communicators.replicas(layout)) for layout in same}) == 1
+    assert all(communicators.has_split(layout) for layout in same)
     other = Layout(Mesh((2, 2), (1, 2, 3, 0)), (Shard(0), Replicate()))
-    assert not made.known(other)
-    made.replicas(other)
+    assert not communicators.has_split(other)
+    communicators.replicas(other)
     assert len(base.splits) == 2
-    assert made.live == 3  # the leftover colors' too
+    assert communicators.live == 3  # those of the leftover colors too
+
+
+def test_the_endpoints_of_a_program_have_one_communicator_for_each_split_in_order() -> None:
+    communicators, base = make_communicators()
+    other = Layout(Mesh((2, 2), (1, 2, 3, 0)), (Shard(0), Replicate()))
+    endpoints = communicators.endpoints([other, ROWS])
+    assert len(base.splits) == 2
+    assert endpoints.replicas == [communicators.replicas(other), communicators.replicas(ROWS)]
+    assert endpoints.replicas[0] is not endpoints.replicas[1]
+    assert endpoints.device == CPU
+    assert endpoints.side_stream is None
+    assert communicators.endpoints([]).messages is endpoints.messages
+
+
+def test_a_transport_that_takes_addresses_is_used_itself_and_another_one_by_an_adapter() -> None:
+    base: Any = FakeAddressCommunicator("base")
+    communicators = Communicators(base, owned=False)
+    assert communicators.endpoints([]).messages is base
+    assert isinstance(communicators.replicas(ROWS), FakeAddressCommunicator)
+    communicators, base = make_communicators()
+    assert isinstance(communicators.endpoints([]).messages, AddressAdapter)
+    assert isinstance(communicators.replicas(ROWS), AddressAdapter)
 
 
 @pytest.mark.requirement("RS-CACHE-7")
 @pytest.mark.parametrize("owned", [True, False])
-def test_what_was_made_is_released_last_first(owned: bool) -> None:
-    made, base = links(owned)
-    made.replicas(ROWS)
-    assert made.live == 1 + owned
-    release([made], waiting=True)
+def test_communicators_are_released_last_made_first(owned: bool) -> None:
+    communicators, base = make_communicators(owned)
+    communicators.replicas(ROWS)
+    assert communicators.live == 1 + owned
+    release_all([communicators], waiting=True)
     names = ["base.1", "base"] if owned else ["base.1"]
     assert base.log == [f"{verb} {name}" for name in names for verb in ("finalize", "destroy")]
-    assert made.live == 0
-    assert not made.known(ROWS)
-    release([made], waiting=True)
+    assert communicators.live == 0
+    assert not communicators.has_split(ROWS)
+    release_all([communicators], waiting=True)
     assert len(base.log) == 2 * len(names)
 
 
-def test_nothing_is_waited_for_where_ranks_are_out_of_step() -> None:
-    made, base = links()
-    made.replicas(ROWS)
-    release([made], waiting=False)
+def test_a_release_that_does_not_wait_aborts() -> None:
+    communicators, base = make_communicators()
+    communicators.replicas(ROWS)
+    release_all([communicators], waiting=False)
     assert base.log == ["abort base.1", "abort base"]
 
 
-def test_a_twin_has_all_ranks_in_order_and_communicators_of_its_own() -> None:
-    made, base = links(owned=False, rank=3)
-    twin = made.twin()
+def test_communicators_for_a_graph_have_all_ranks_in_order_and_splits_of_their_own() -> None:
+    communicators, base = make_communicators(owned=False, rank=3)
+    for_graph = communicators.for_graph()
     assert base.splits == [(0, 3)]
-    assert twin.base is not base
-    assert (made.live, twin.live) == (0, 1)
-    twin.replicas(ROWS)
-    assert not made.known(ROWS)
-    release([made], waiting=True)
+    assert for_graph.base is not base
+    assert (communicators.live, for_graph.live) == (0, 1)
+    for_graph.replicas(ROWS)
+    assert not communicators.has_split(ROWS)
+    release_all([communicators], waiting=True)
     assert base.log == []
-    release([twin], waiting=True)
+    release_all([for_graph], waiting=True)
     assert base.log == ["finalize base.1.1", "destroy base.1.1", "finalize base.1", "destroy base.1"]
 
 
+def test_a_transport_whose_split_gives_nothing_for_a_graph_is_an_error_with_the_rank() -> None:
+    communicators, base = make_communicators(rank=3)
+    base.split = lambda color, key: None
+    with pytest.raises(RuntimeError, match="rank 3: the transport's split gave no communicator for color 0"):
+        communicators.for_graph()
+
+
 @pytest.mark.parametrize("verb", ["finalize", "destroy"])
-def test_one_failure_keeps_nothing_from_being_released_and_nobody_is_waited_for_after_it(verb: str) -> None:
+def test_after_a_failing_release_the_others_are_aborted_and_the_first_failure_is_raised(verb: str) -> None:
     log: list[str] = []
-    several = [Links(Recorder(name, log, fails=(verb, "abort") if name in "bc" else ()), owned=True) for name in "abcd"]  # type: ignore[arg-type]
+    several = [
+        Communicators(FakeCommunicator(name, log, fails=(verb, "abort") if name in "bc" else ()), owned=True)  # type: ignore[arg-type]
+        for name in "abcd"
+    ]
     with pytest.raises(OSError, match=f"^{verb} b$"):
-        release(several, waiting=True)
+        release_all(several, waiting=True)
     failed = ["finalize b", "abort b"] if verb == "finalize" else ["finalize b", "destroy b"]
     assert log == ["finalize a", "destroy a", *failed, "abort c", "abort d"]
-    assert not any(one.live for one in several)
+    assert not any(communicators.live for communicators in several)
 
 
 def test_an_interrupt_releases_the_rest_too() -> None:
-    class Waiting(Recorder):
+    class InterruptedCommunicator(FakeCommunicator):
         def finalize(self) -> None:
             raise KeyboardInterrupt
 
     log: list[str] = []
-    both = [Links(kind(name, log), owned=True) for kind, name in ((Waiting, "a"), (Recorder, "b"))]  # type: ignore[arg-type]
+    both = [
+        Communicators(kind(name, log), owned=True)  # type: ignore[arg-type]
+        for kind, name in ((InterruptedCommunicator, "a"), (FakeCommunicator, "b"))
+    ]
     with pytest.raises(KeyboardInterrupt):
-        release(both, waiting=True)
+        release_all(both, waiting=True)
     assert log == ["abort a", "abort b"]
 
 
-def test_what_stays_goes_aside_from_a_bound_on_and_always_for_a_graph(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("kind", "least_bytes"),
+    [(FakeAddressCommunicator, [SIDE_STREAM_BYTES, 0]), (FakeCommunicator, [None, None])],
+    ids=["addresses", "tensors"],
+)
+def test_on_a_device_that_takes_addresses_many_local_copies_have_a_second_stream_and_all_of_a_graph(
+    monkeypatch: pytest.MonkeyPatch, kind: type[FakeCommunicator], least_bytes: list[int | None]
 ) -> None:
     monkeypatch.setattr(module, "streams_of", lambda device: object())
-    monkeypatch.setattr(module, "Aside", lambda streams, device, least: least)
-    base: Any = Recorder("base")
-    links = Links(base, owned=False)
-    bounds: list[Any] = [links.aside, links.twin().aside]
-    assert bounds == [module.ASIDE, 0]
+    monkeypatch.setattr(module, "SideStream", lambda streams, device, least: least)
+    base: Any = kind("base")
+    communicators = Communicators(base, owned=False)
+    side_streams: list[Any] = [one.endpoints([]).side_stream for one in (communicators, communicators.for_graph())]
+    assert side_streams == least_bytes

@@ -1,10 +1,9 @@
-"""What callers pass, read by duck type, and the checks that one rank makes alone, in the order of the table of errors."""
+"""Inputs: tensors and layouts of several kinds read by duck type, and the errors of faulty ones in the table's order."""
 
 from __future__ import annotations
 
 import copy
-import weakref
-from collections.abc import Hashable
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from restripe import Item, Layout, Mesh, TensorRef
 from restripe.errors import (
+    DtypeError,
     InvalidPlacementError,
     LayoutError,
     MissingTensorError,
@@ -23,14 +23,22 @@ from restripe.errors import (
     ShapeError,
     UnsupportedPlacementError,
 )
-from restripe.group import inputs as arguments
-from restripe.group.inputs import Whole, guard, layouts, looks, read
+from restripe.group.inputs import (
+    OF_LAYOUT,
+    LayoutInputs,
+    ResolvedItem,
+    layout_of,
+    read_layouts,
+    read_tensor,
+    read_tensors,
+    resolve_item,
+)
 
 from ..helpers.views import pending
 
 CPU = torch.device("cpu")
 ROWS, COLUMNS = Layout(Mesh((2,), (0, 1)), (Shard(0),)), Layout(Mesh((2,), (0, 2)), (Shard(1),))
-ITEM = Whole("layer.weight", (4, 6), torch.float32, ROWS, COLUMNS)
+ITEM = ResolvedItem("layer.weight", (4, 6), torch.float32, ROWS, COLUMNS)
 
 
 @pytest.mark.requirement("RS-UPSTREAM-2")
@@ -40,26 +48,32 @@ def test_tensors_are_read_by_duck_type() -> None:
     late = SimpleNamespace(shape=(4, 3), dtype=torch.float32, device=CPU, to_local=lambda: local)
     idle = SimpleNamespace(shape=torch.Size((4, 3)), dtype=torch.float32, device=CPU, _local_tensor=None)
     for reference in (light, late, TensorRef(torch.Size((4, 3)), torch.float32, CPU, local)):
-        assert read(reference) == (local, ((4, 3), torch.float32))
-    assert read(idle) == (None, ((4, 3), torch.float32))
-    assert read(local) == (local, (None, torch.float32))
-    assert read(None) == (None, (None, None))
+        assert read_tensor(reference) == (local, ((4, 3), torch.float32))
+    assert read_tensor(idle) == (None, ((4, 3), torch.float32))
+    assert read_tensor(local) == (local, (None, torch.float32))
+    assert read_tensor(None) == (None, (None, None))
 
 
 @pytest.mark.requirement("RS-EXACT-10")
-def test_pending_collectives_are_settled_wherever_they_stand() -> None:
+def test_pending_collectives_are_waited_for_in_tensors_and_in_references() -> None:
     local = torch.zeros(2, 3)
     reference = TensorRef(torch.Size((4, 3)), torch.float32, CPU, pending(local))
     for tensor in (pending(local), reference):
-        settled, _ = read(tensor)
-        assert type(settled) is torch.Tensor
-        assert settled.data_ptr() == local.data_ptr()
+        read_local, _ = read_tensor(tensor)
+        assert type(read_local) is torch.Tensor
+        assert read_local.data_ptr() == local.data_ptr()
 
 
-@pytest.mark.parametrize("stranger", [[1.0, 2.0], "weights", 7])
-def test_what_is_no_tensor_is_refused_like_one_that_is_missing(stranger: Any) -> None:
+@pytest.mark.parametrize("value", [[1.0, 2.0], "weights", 7])
+def test_a_value_that_is_no_tensor_is_refused_as_missing(value: Any) -> None:
     with pytest.raises(MissingTensorError, match=r"expected a tensor.*got .*(list|str|int)"):
-        read(stranger)
+        read_tensor(value)
+
+
+def test_an_error_in_several_tensors_names_the_item() -> None:
+    assert read_tensors([None, None], ["a"]) == ((None, None), ((None, None), (None, None)))
+    with pytest.raises(MissingTensorError, match=r"^item 'b': expected a tensor"):
+        read_tensors([None, None, None, "weights"], ["a", "b"])
 
 
 def test_a_tensor_ref_takes_plain_sizes_and_device_names() -> None:
@@ -82,6 +96,13 @@ def test_an_item_refuses_negative_sizes() -> None:
         Item("w", (4, -1), torch.int8)
 
 
+def read_sides(
+    meshes: Sequence[Any], placements: Sequence[Any], shape: tuple[int, ...], size: int
+) -> tuple[Layout, Layout]:
+    """Read the layouts of source and destination, in a group of so many ranks."""
+    return read_layouts(LayoutInputs(meshes[0], placements[0], meshes[1], placements[1]), shape, None, size)
+
+
 BAD_LAYOUTS = [
     ((Partial(), Shard(9)), UnsupportedPlacementError, "Partial"),
     ((Shard(0), Shard(2)), InvalidPlacementError, r"tensor dim 2, but the tensor has 2 dims"),
@@ -99,27 +120,27 @@ def test_a_bad_layout_names_its_side_and_what_is_wrong(
     good = (Replicate(), Shard(1))
     both = [placements, good] if side == "source" else [good, placements]
     with pytest.raises(kind, match=rf"{side}.*{text}"):
-        layouts([[[0, 1], [2, 3]]] * 2, both, (4, 6), 4)
+        read_sides([[[0, 1], [2, 3]]] * 2, both, (4, 6), 4)
 
 
 @pytest.mark.requirement("RS-ERROR-3", "RS-LAYOUT-1")
 @pytest.mark.parametrize("mesh", [[0, 4], [1, 1], [-1, 0], [0.5, 1.0], "ranks"])
 def test_a_bad_mesh_names_its_side(mesh: Any) -> None:
     with pytest.raises(LayoutError, match="destination"):
-        layouts([[0, 1], mesh], [(Shard(0),)] * 2, (4,), 4)
+        read_sides([[0, 1], mesh], [(Shard(0),)] * 2, (4,), 4)
 
 
 def test_placements_outside_a_tuple_are_a_layout_error() -> None:
     with pytest.raises(LayoutError, match=r"source.*one placement a mesh dim.*Shard"):
-        layouts([[0, 1], [0, 1]], [Shard(0), (Shard(0),)], (4,), 4)  # type: ignore[list-item]
+        read_sides([[0, 1], [0, 1]], [Shard(0), (Shard(0),)], (4,), 4)
 
 
 @pytest.mark.requirement("RS-ERROR-9")
 def test_placements_are_refused_before_meshes_on_either_side() -> None:
     with pytest.raises(UnsupportedPlacementError):
-        layouts([[0, 9], [0, 1]], [(Shard(5),), (Partial(),)], (4,), 4)
+        read_sides([[0, 9], [0, 1]], [(Shard(5),), (Partial(),)], (4,), 4)
     with pytest.raises(InvalidPlacementError):
-        layouts([[0, 9], [0, 1]], [(Shard(0),), (Shard(5),)], (4,), 4)
+        read_sides([[0, 9], [0, 1]], [(Shard(0),), (Shard(5),)], (4,), 4)
 
 
 @pytest.mark.parametrize(
@@ -132,79 +153,37 @@ def test_placements_are_refused_before_meshes_on_either_side() -> None:
         {"dst": ROWS},
     ],
 )
-def test_items_are_one_where_all_that_they_say_is(change: dict[str, Any]) -> None:
-    same = Whole(ITEM.name, ITEM.shape, ITEM.dtype, Layout(Mesh((2,), (0, 1)), (Shard(0),)), COLUMNS)
+def test_items_are_equal_where_all_their_fields_are(change: dict[str, Any]) -> None:
+    same = ResolvedItem(ITEM.name, ITEM.shape, ITEM.dtype, Layout(Mesh((2,), (0, 1)), (Shard(0),)), COLUMNS)
     assert same == ITEM
     assert hash(same) == hash(ITEM)
     assert replace(same, **change) != ITEM
 
 
-def test_an_item_takes_nothing_that_this_process_computed_to_another() -> None:
-    there = copy.copy(ITEM)  # which makes what pickle would
-    assert set(vars(there)) == {"name", "shape", "dtype", "src", "dst"}
-    assert there == ITEM
+def test_a_copy_of_an_item_has_its_fields_and_nothing_computed() -> None:
+    copied = copy.copy(ITEM)  # by the same protocol as pickle
+    assert set(vars(copied)) == {"name", "shape", "dtype", "src", "dst"}
+    assert copied == ITEM
 
 
-WAVE = torch.zeros(4, 6, dtype=torch.complex64)
-UNLIKE = [  # in sizes, strides, dtype, device, and what is put off
-    torch.zeros(4, 6),
-    torch.zeros(4, 7),
-    torch.zeros(4),
-    torch.zeros(6, 4).t(),
-    torch.zeros(1, 6).expand(4, 6),
-    torch.zeros(4, 6, dtype=torch.int32),
-    torch.zeros(4, 6, device="meta"),
-    torch._neg_view(torch.zeros(4, 6)),
-    WAVE,
-    WAVE.conj(),
-]
+def test_a_layout_is_the_one_passed_or_a_dtensor_s_and_else_missing() -> None:
+    assert layout_of(None, ROWS) == (ROWS, OF_LAYOUT)
+    assert layout_of(torch.zeros(2), None) == (None, None)
+    with pytest.raises(MissingTensorError, match=r"no layout of dst is known: pass dst_layout="):
+        read_layouts(LayoutInputs(ROWS, OF_LAYOUT, None, None), (4, 6), None, 4)
+    with pytest.raises(LayoutError, match=r"expected src_layout to be a restripe\.Layout, got 'rows'"):
+        read_layouts(LayoutInputs("rows", OF_LAYOUT, None, None), (4, 6), None, 4)
+    both = LayoutInputs(ROWS, OF_LAYOUT, COLUMNS.mesh, list(COLUMNS.placements))
+    assert read_layouts(both, (4, 6), None, 4) == (ROWS, COLUMNS)
 
 
-def test_tensors_that_are_bound_alike_look_alike() -> None:
-    assert looked(UNLIKE[0]) == looked(torch.ones(4, 6)) == looked(torch.zeros(9, 6)[5:])
-    assert len({looked(one) for one in [None, *UNLIKE]}) == len(UNLIKE) + 1
-
-
-@pytest.fixture(params=[True, False], ids=["torch's guards", "none"])
-def guards(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what torch's compiler has, which it promises nobody, and without."""
-    if not request.param:
-        monkeypatch.setattr(arguments, "TensorGuards", None)
-
-
-@pytest.mark.usefixtures("guards")
-def test_a_guard_lets_tensors_pass_that_look_alike_and_no_others() -> None:
-    for one in UNLIKE:
-        passes = guard([None, one, torch.zeros(3)])
-        assert [passes(other, torch.ones(3)) for other in UNLIKE] == [other is one for other in UNLIKE]
-        assert not passes(one, torch.zeros(4))
-    assert guard([UNLIKE[0]])(torch.zeros(9, 6)[5:])
-    assert guard([None, None])()
-    (one, other), proxy = (torch.zeros(3), torch.zeros(3)), weakref.proxy(UNLIKE[0])
-    for given in ([one, one], [one, other], [proxy]):
-        assert guard(given)(*given)
-    assert not guard([one, one])(one, UNLIKE[0])
-
-
-@pytest.mark.usefixtures("guards")
-def test_a_guard_keeps_no_tensor() -> None:
-    tensor = torch.zeros(3)
-    passes, gone = guard([tensor]), weakref.ref(tensor)
-    del tensor
-    assert gone() is None
-    assert passes(torch.zeros(3))
-
-
-def looked(tensor: torch.Tensor | None) -> tuple[Hashable, ...] | None:
-    """How a tensor looks, but for where it lies."""
-    (look,) = looks([tensor])
-    return None if look is None else look[1:]
-
-
-def test_only_so_many_kinds_of_references_are_kept() -> None:
-    for number in range(3 * arguments.KINDS):
-        kind = type(f"Reference{number}", (SimpleNamespace,), {})
-        local, told = read(kind(_local_tensor=torch.zeros(2), shape=(2,), dtype=torch.float32))
-        assert local is not None
-        assert told == ((2,), torch.float32)
-    assert len(arguments._references) <= arguments.KINDS
+def test_the_item_of_a_call_has_its_shape_and_dtype_and_counts_shard_dims_from_0() -> None:
+    inputs = LayoutInputs([0, 1], (Shard(-2),), [0, 2], (Shard(-1),))
+    assert resolve_item(inputs, (4, 6), torch.float32, None, 3) == replace(ITEM, name="tensor")
+    for shape, dtype, kind, text in (
+        (None, torch.float32, MissingTensorError, "must pass shape="),
+        ((4, 6), None, MissingTensorError, "must pass dtype="),
+        ((4, 6), "float32", DtypeError, "a torch.dtype, got 'float32'"),
+    ):
+        with pytest.raises(kind, match=text):
+            resolve_item(inputs, shape, dtype, None, 3)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from torch.distributed.tensor import Replicate, Shard
 from restripe.layout.chunked import Region
 from restripe.layout.mesh import Host, Layout, Mesh
 from restripe.planning.plan import RankPlan
-from restripe.planning.planner import plan
+from restripe.planning.planner import make_planner, plan
 
 from .judge import Box, Shape, Side
 
@@ -43,7 +43,7 @@ class Drawn(NamedTuple):
     shape: Shape
     src: Side
     dst: Side
-    turn: int = 0
+    rotation: int = 0
     negative: bool = False
 
     def layouts(self) -> tuple[Layout, Layout]:
@@ -52,7 +52,12 @@ class Drawn(NamedTuple):
 
     def plans(self) -> list[RankPlan]:
         src, dst = self.layouts()
-        return [plan(src, dst, self.shape, rank, self.turn) for rank in range(self.world)]
+        return [plan(src, dst, self.shape, rank, self.rotation) for rank in range(self.world)]
+
+    def shared_plans(self) -> list[RankPlan]:
+        """Return every rank's plan from one planner, in half the time."""
+        shared = make_planner(*self.layouts(), self.shape)
+        return [shared.plan(rank, self.rotation) for rank in range(self.world)]
 
 
 def layout(side: Side, tensor_dims: int, negative: bool = False) -> Layout:

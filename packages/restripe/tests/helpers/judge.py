@@ -158,14 +158,14 @@ def is_prefix(head: list[int], whole: list[int]) -> bool:
     return whole[: len(head)] == head
 
 
-def transfers(sources: list[Group], targets: list[Target], turn: int) -> set[Transfer]:
-    """Every source shard to every target that it meets; remote receivers take the holders in turn."""
+def transfers(sources: list[Group], targets: list[Target], rotation: int) -> set[Transfer]:
+    """Every source shard to every target that it meets; remote receivers take the holders in rotation."""
     found: set[Transfer] = set()
     for source in sources:
         meeting = [(target, box) for target in targets if (box := meet(source.box, target.box)) is not None]
         meeting.sort(key=lambda pair: [low for low, _ in pair[0].box])
         for t, (target, box) in enumerate(meeting):
-            holder = source.members[(t + turn) % len(source.members)]
+            holder = source.members[(t + rotation) % len(source.members)]
             sender = target.receiver if target.receiver in source.members else holder
             found.add(Transfer(sender, target.receiver, box))
     return found
@@ -176,7 +176,7 @@ def local_plan(dst: Side, shape: Shape) -> WorldPlan:
     return WorldPlan("local", {Transfer(rank, rank, box) for rank, box in boxes.items() if volume(box)})
 
 
-def judge(src: Side, dst: Side, shape: Shape, turn: int = 0) -> WorldPlan:
+def judge(src: Side, dst: Side, shape: Shape, rotation: int = 0) -> WorldPlan:
     """What every rank of the world does, and by which rule: the kind bears the name of a restripe Reason."""
     if is_local(src, dst):
         return local_plan(dst, shape)
@@ -185,7 +185,7 @@ def judge(src: Side, dst: Side, shape: Shape, turn: int = 0) -> WorldPlan:
     sources, destinations = groups(src, shape), groups(dst, shape)
     whole = [Target(group.members[0], group.box, group.box) for group in destinations]
     if all(len(group.members) == 1 for group in destinations):
-        return WorldPlan("point", transfers(sources, whole, turn))
+        return WorldPlan("point", transfers(sources, whole, rotation))
     counts = grid(destinations)
     kind, targets, fan_out = fallback(sources, destinations, counts), whole, "broadcast"
     if kind is None:
@@ -193,4 +193,4 @@ def judge(src: Side, dst: Side, shape: Shape, turn: int = 0) -> WorldPlan:
         even = are_even(destinations, counts)
         kind, fan_out = ("striped", "all_gather") if even else ("ragged", "broadcast")
     fan_outs = {rank: (fan_out, tuple(group.members)) for group in destinations for rank in group.members}
-    return WorldPlan(kind, transfers(sources, targets, turn), fan_outs)
+    return WorldPlan(kind, transfers(sources, targets, rotation), fan_outs)

@@ -1,6 +1,6 @@
-"""What a test moves: a global tensor of random bits, its shards cut with torch.chunk, and the calls that move them.
+"""Moves for tests: a global tensor of random bits, its shards cut with torch.chunk, and the calls that move them.
 
-The cutting is the tests' own, so that restripe's is judged by it.
+The tests cut shards themselves, so that restripe's cutting is checked against another one.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ class Side(NamedTuple):
         return restripe.Layout(restripe.Mesh.of(self.mesh), self.placements)
 
     @property
-    def reference(self) -> restripe.Mesh:
+    def mesh_object(self) -> restripe.Mesh:
         return restripe.Mesh.of(self.mesh)
 
-    def shard(self, whole: torch.Tensor, rank: int) -> torch.Tensor | None:
-        """The rank's part of the whole tensor, cut by torch.chunk; None outside the mesh."""
-        place = (torch.tensor(self.mesh) == rank).nonzero().tolist()
-        if not place:
+    def shard(self, tensor: torch.Tensor, rank: int) -> torch.Tensor | None:
+        """Return the rank's part of the global tensor, cut by torch.chunk; None outside the mesh."""
+        coordinates = (torch.tensor(self.mesh) == rank).nonzero().tolist()
+        if not coordinates:
             return None
-        for size, index, dim in zip(torch.tensor(self.mesh).shape, place[0], self.shards, strict=True):
+        for size, index, dim in zip(torch.tensor(self.mesh).shape, coordinates[0], self.shards, strict=True):
             if dim is not None:
-                pieces = whole.chunk(size, dim)
-                whole = pieces[index] if index < len(pieces) else whole.narrow(dim, 0, 0)
-        return whole.clone(memory_format=torch.contiguous_format)
+                pieces = tensor.chunk(size, dim)
+                tensor = pieces[index] if index < len(pieces) else tensor.narrow(dim, 0, 0)
+        return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def drawn(shape: Sequence[int], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    """A tensor of random bits: NaNs of every payload, negative zeros and denormals occur; a bool is 0 or 1."""
+def random_tensor(shape: Sequence[int], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    """Return a tensor of random bits: NaNs of every payload, negative zeros and denormals occur; a bool is 0 or 1."""
     generator = torch.Generator().manual_seed(seed)
     high = 2 if dtype == torch.bool else 256
     count = math.prod(shape) * dtype.itemsize
@@ -61,13 +61,13 @@ def drawn(shape: Sequence[int], dtype: torch.dtype, seed: int = 0) -> torch.Tens
 
 
 def bits(tensor: torch.Tensor) -> bytes:
-    """The tensor's values as bytes, in row-major order."""
+    """Return the tensor's values as bytes, in row-major order."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return bytes(plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).tolist())
 
 
-def poisoned(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor of the same sizes with no bit pattern that a test draws on purpose."""
+def poison_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous tensor of the same sizes, every byte of it POISON; a bool's is 0."""
     count = tensor.numel() * tensor.element_size()
     fill = 0 if tensor.dtype == torch.bool else POISON
     return torch.full((count,), fill, dtype=torch.uint8).view(tensor.dtype).reshape(tensor.shape)
@@ -79,7 +79,7 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Move:
-    """One reshard of a world; `source` and `destination` put a rank's contiguous shard into other memory."""
+    """One reshard of a world; `source` and `destination` lay a rank's contiguous shard out in other memory."""
 
     shape: tuple[int, ...]
     src: Side
@@ -88,48 +88,73 @@ class Move:
     source: Maker = contiguous
     destination: Maker = contiguous
     seed: int = 0
-    whole: torch.Tensor = field(init=False)
+    global_tensor: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.whole = drawn(self.shape, self.dtype, self.seed)
+        self.global_tensor = random_tensor(self.shape, self.dtype, self.seed)
 
-    def hand(self, rank: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The rank's local tensors: a source of the right bits, a destination of poison."""
-        src, dst = self.src.shard(self.whole, rank), self.dst.shard(self.whole, rank)
+    def __getitem__(self, number: int) -> Side:
+        """Return the source side for 0, the destination side for 1."""
+        return (self.src, self.dst)[number]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of `restripe.reshard` that say what is moved."""
+        return {
+            "src_layout": self.src.layout,
+            "dst_layout": self.dst.layout,
+            "shape": self.shape,
+            "dtype": self.dtype,
+        }
+
+    def item(self, name: str = "w") -> restripe.Item:
+        """Return the move as an item with both layouts."""
+        return restripe.Item(name, self.shape, self.dtype, self.src.layout, self.dst.layout)
+
+    def local_tensors(self, rank: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return the rank's local tensors: a source of the right bits, a destination of poison."""
+        src, dst = self.src.shard(self.global_tensor, rank), self.dst.shard(self.global_tensor, rank)
         return (
             None if src is None else self.source(src),
-            None if dst is None else self.destination(poisoned(dst)),
+            None if dst is None else self.destination(poison_like(dst)),
         )
 
-    def reference(self, local: torch.Tensor | None) -> restripe.TensorRef:
+    def tensor_ref(self, local: torch.Tensor | None) -> restripe.TensorRef:
         return restripe.TensorRef(torch.Size(self.shape), self.dtype, torch.device("cpu"), local)
 
-    def references(self, src: torch.Tensor | None, dst: torch.Tensor | None) -> tuple[Any, Any]:
-        """What the drop-in takes: None on a rank without that side, references without a tensor on an idle one."""
+    def tensor_refs(self, src: torch.Tensor | None, dst: torch.Tensor | None) -> tuple[Any, Any]:
+        """Return the drop-in's tensors: None on a rank without that side, references without a tensor on an idle one."""
         if src is None and dst is None:
-            return self.reference(None), self.reference(None)
-        return (None if src is None else self.reference(src), None if dst is None else self.reference(dst))
+            return self.tensor_ref(None), self.tensor_ref(None)
+        return (None if src is None else self.tensor_ref(src), None if dst is None else self.tensor_ref(dst))
 
-    def call(self, group: Group, src: torch.Tensor | None, dst: torch.Tensor | None) -> None:
-        """The drop-in with these local tensors."""
-        out, into = self.references(src, dst)
+    def call_drop_in(self, group: Group, src: torch.Tensor | None, dst: torch.Tensor | None) -> None:
+        """Call the drop-in with these local tensors, in new references and over new Mesh objects."""
+        src_ref, dst_ref = self.tensor_refs(src, dst)
         xferdtensor_python_impl(
-            out, self.src.reference, self.src.placements, into, self.dst.reference, self.dst.placements, group
+            src_ref,
+            self.src.mesh_object,
+            self.src.placements,
+            dst_ref,
+            self.dst.mesh_object,
+            self.dst.placements,
+            group,
         )
 
-    def play(self, group: Group) -> torch.Tensor | None:
-        """Hand, call, and judge: the destination holds its bits and the source is as it was."""
-        src, dst = self.hand(group.rank)
-        self.call(group, src, dst)
-        self.judge(group.rank, src, dst)
+    def run_rank(self, group: Group) -> torch.Tensor | None:
+        """Make this rank's tensors, call the drop-in, assert that they were moved, and return the destination."""
+        src, dst = self.local_tensors(group.rank)
+        self.call_drop_in(group, src, dst)
+        self.assert_moved(group.rank, src, dst)
         return dst
 
-    def judge(self, rank: int, src: torch.Tensor | None, dst: torch.Tensor | None) -> None:
+    def assert_moved(self, rank: int, src: torch.Tensor | None, dst: torch.Tensor | None) -> None:
+        """Assert that the destination holds its bits and that the source is as it was."""
         for local, side in ((src, self.src), (dst, self.dst)):
-            wanted = side.shard(self.whole, rank)
-            assert (local is None) == (wanted is None)
-            if local is not None and wanted is not None:
-                assert bits(local) == bits(wanted), f"rank {rank}: {local} instead of {wanted}"
+            expected = side.shard(self.global_tensor, rank)
+            assert (local is None) == (expected is None)
+            if local is not None and expected is not None:
+                assert bits(local) == bits(expected), f"rank {rank}: {local} instead of {expected}"
 
     def run(self, world: World) -> None:
-        world.run(self.play)
+        world.run(self.run_rank)

@@ -1,6 +1,6 @@
-"""What each of four processes does over real gloo; test_gloo.py starts it and gives RANK, SIZE, STORE, PORTS and REPORT.
+"""The scenarios of four processes over real gloo; test_gloo.py starts them and gives RANK, SIZE, STORE, PORTS and REPORT.
 
-A scenario is a function of that name: all ranks run them in order, and each writes what went wrong, by scenario.
+A scenario is a function of that name: all ranks run them in order, and each writes its traceback, by scenario.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 import restripe
 from restripe import Layout, Mesh
 from restripe.errors import AgreementError, LayoutError
-from restripe.group.registry import state
-from restripe.transport import connect as comm
+from restripe.group.registry import state_of
+from restripe.transport import connect
+from restripe.transport.address_adapter import addressed
 from restripe.transport.protocol import Communicator
 
 RANK: int = globals().get("RANK", 0)
@@ -36,9 +37,9 @@ def flat(*values: int) -> torch.Tensor:
 
 
 def met(prefix: str) -> Communicator:
-    """A communicator of restripe's own among all ranks."""
+    """Make a communicator of restripe's own among all ranks."""
     store = c10d._get_process_group_store(dist.group.WORLD)  # type: ignore[arg-type]
-    return comm.meet(store, prefix, RANK, SIZE, torch.device("cpu"), TIMEOUT)
+    return connect.meet(store, prefix, RANK, SIZE, torch.device("cpu"), TIMEOUT)
 
 
 def protocol() -> None:
@@ -67,8 +68,34 @@ def protocol() -> None:
     made.destroy()
 
 
+def by_address() -> None:
+    """Messages and collectives by address, prepared once under inference mode, move what their memory holds at each call."""
+    made = met("by address")
+    right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    memory = torch.zeros(4 * SIZE + 8, dtype=torch.uint8)
+    whole, own, sent, received = memory[: 3 * SIZE], memory[3 * RANK : 3 * RANK + 3], memory[-8:-5], memory[-5:-2]
+    shared = memory[-2:]
+    with torch.inference_mode():
+        transport = addressed(made)
+        exchange = transport.p2p(
+            [(sent.data_ptr(), 2, right), (sent.data_ptr() + 2, 1, right)],
+            [(received.data_ptr(), 2, left), (received.data_ptr() + 2, 1, left)],
+        )
+        replicate = transport.collectives([(whole.data_ptr(), own.data_ptr(), 3)], [(shared.data_ptr(), 2, 1)])
+    for value in (0, 100):
+        sent.copy_(flat(RANK, RANK + value, 7))
+        own.fill_(RANK + value)
+        shared.fill_(RANK)
+        exchange(None)
+        replicate(None)
+        assert received.tolist() == [left, left + value, 7]
+        assert whole.tolist() == [rank + value for rank in range(SIZE) for _ in range(3)]
+        assert shared.tolist() == [1, 1]
+    made.destroy()
+
+
 def splits() -> None:
-    """Members stand in the order of their keys; a rank without a color joins none."""
+    """Members are in the order of their keys; a rank without a color joins none."""
     made = met("splits")
     half = made.split(None if RANK == 3 else RANK % 2, -RANK)
     if RANK == 3:
@@ -84,7 +111,7 @@ def splits() -> None:
 
 
 def default_device() -> None:
-    """What restripe exchanges for itself is on the CPU, whatever the caller makes tensors on."""
+    """Records are exchanged on the CPU, whatever the caller's default device."""
     made = met("default device")
     with torch.device("meta"):
         half = made.split(RANK % 2, RANK)
@@ -93,7 +120,7 @@ def default_device() -> None:
 
 
 def nothing_on_an_exception() -> None:
-    """What a group holds is dropped when it ends in an exception."""
+    """The operations of a group are dropped when it ends in an exception."""
     made = met("exceptions")
     with pytest.raises(ZeroDivisionError), made.group():  # noqa: PT012  (the group must have begun)
         made.send(flat(9), (RANK + 1) % SIZE)
@@ -113,15 +140,15 @@ def default_group() -> None:
     work = restripe.reshard(src, dst)
     assert work.wait()
     assert torch.equal(dst.full_tensor(), WHOLE)
-    assert state(dist.group.WORLD).live == 2
+    assert state_of(dist.group.WORLD).live == 2
     restripe.clear_caches()
-    assert state(dist.group.WORLD).live == 0
+    assert state_of(dist.group.WORLD).live == 0
     restripe.reshard(dst, src)
     restripe.clear_caches()
 
 
 def held(shards: dict[int, torch.Tensor], mesh: DeviceMesh, dim: int) -> DTensor:
-    """A DTensor like WHOLE of these shards, by rank; empty outside the mesh. (distribute_tensor sorts a mesh's ranks.)"""
+    """Return a DTensor like WHOLE of these shards, by rank; empty outside the mesh. (distribute_tensor sorts a mesh's ranks.)"""
     local = shards.get(RANK, torch.zeros(0)).contiguous()
     return DTensor.from_local(local, mesh, [Shard(dim)], shape=WHOLE.shape, stride=WHOLE.stride())
 
@@ -189,12 +216,12 @@ def clears_that_differ() -> None:
     for _ in range(2):
         restripe.clear_caches(group)
         call(3)
-    assert state(group).live == 2
+    assert state_of(group).live == 2
     restripe.clear_caches(group)
 
 
 def under_inference_mode() -> None:
-    """gloo writes to what a call under inference mode hands it."""
+    """gloo writes to the tensors of a call under inference mode."""
     group = dist.new_group(timeout=TIMEOUT)
     layouts = Layout(Mesh((4,), (0, 1, 2, 3)), (Shard(1),)), Layout(Mesh((4,), (3, 1, 2, 0)), (Replicate(),))
     for rows in (6, 8):  # broadcast, and stripes
@@ -236,13 +263,14 @@ def joined_worlds() -> None:
 def outcome(scenario: Callable[[], None]) -> str:
     try:
         scenario()
-    except BaseException:  # noqa: BLE001  (it is told to the test)
+    except BaseException:  # noqa: BLE001  (the test reports it)
         return traceback.format_exc()
     return ""
 
 
 SCENARIOS: list[Callable[[], None]] = [
     protocol,
+    by_address,
     splits,
     default_device,
     nothing_on_an_exception,

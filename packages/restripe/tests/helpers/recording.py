@@ -1,15 +1,17 @@
-"""A communicator that only notes how it is released, and a group that holds some."""
+"""A communicator that only records how it is released, and groups that own some."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from restripe.group.communicators import Links
-from restripe.group.registry import state
+from restripe.group.communicators import Communicators
+from restripe.group.registry import state_of
 
 
-class Recorder:
-    """A communicator that only notes how it is released."""
+class RecordingCommunicator:
+    """A communicator that only records how it is released."""
 
     rank, device = 0, torch.device("cpu")
 
@@ -26,25 +28,26 @@ class Recorder:
         self.log.append(f"abort {self.name}")
 
 
-class Failing(Recorder):
-    """One that cannot even be aborted."""
+class UnabortableCommunicator(RecordingCommunicator):
+    """A communicator whose abort fails too."""
 
     def abort(self) -> None:
         super().abort()
         raise OSError(self.name)
 
 
-class Plain:
+class BareGroup:
     """A group with nothing but an identity."""
 
 
-def used(name: str, log: list[str], kind: type[Recorder] = Recorder) -> Plain:
-    """A group that holds one communicator."""
-    group = Plain()
-    hold(group, kind(name, log))
+def group_owning(name: str, log: list[str], kind: type[RecordingCommunicator] = RecordingCommunicator) -> BareGroup:
+    """Return a group whose state owns one communicator."""
+    group = BareGroup()
+    give_communicator(group, kind(name, log))
     return group
 
 
-def hold(group: Plain, recorder: Recorder) -> None:
+def give_communicator(group: BareGroup, communicator: RecordingCommunicator) -> None:
     """Let the group's state own one more communicator."""
-    state(group)._retired.append(Links(recorder, owned=True))  # type: ignore[arg-type]
+    base: Any = communicator
+    state_of(group)._retired.append(Communicators(base, owned=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from restripe.bench.results import Result, Timing
+from gpu_bench.results import Result, Timing
 
 
 def timing(microseconds: float, *, wrong: int = 0, extra: int = 0) -> Timing:

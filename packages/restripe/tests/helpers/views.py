@@ -1,4 +1,4 @@
-"""Local tensors of every odd kind that hold given values, and their guard bytes."""
+"""Local tensors of unusual kinds that hold given values, and a check of the bytes around them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from contextlib import contextmanager
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from .moves import Maker, bits, drawn
+from .moves import Maker, bits, random_tensor
 
 
 def permuted(tensor: torch.Tensor) -> torch.Tensor:
-    """The dims lie in memory in reverse."""
+    """Return the values with the dims laid out in memory in reverse."""
     order = tuple(reversed(range(tensor.ndim)))
     return tensor.permute(order).contiguous().permute(order)
 
 
 def strided(tensor: torch.Tensor) -> torch.Tensor:
-    """Every second element of a larger last dim."""
-    wide = drawn((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1), tensor.dtype, seed=91)
+    """Return the values as every second element of a larger last dim."""
+    wide = random_tensor((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1), tensor.dtype, seed=91)
     return _filled(wide[..., 1::2], tensor)
 
 
 def sliced(tensor: torch.Tensor) -> torch.Tensor:
-    """The inside of a tensor that is larger by one at both ends of every dim."""
-    wide = drawn([size + 2 for size in tensor.shape], tensor.dtype, seed=92)
+    """Return the values as the inside of a tensor that is larger by one at both ends of every dim."""
+    wide = random_tensor([size + 2 for size in tensor.shape], tensor.dtype, seed=92)
     view = wide
     for dim, size in enumerate(tensor.shape):
         view = view.narrow(dim, 1, size)
@@ -33,9 +33,9 @@ def sliced(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def column(tensor: torch.Tensor) -> torch.Tensor:
-    """Dims of size 1 get strides that no row-major tensor has, and the view starts at an odd offset."""
+    """Return the values in a view at an odd offset, whose dims of size 1 have strides that no row-major tensor has."""
     strides = [13 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
-    wide = drawn((tensor.numel() + 14 * tensor.ndim + 3,), tensor.dtype, seed=93)
+    wide = random_tensor((tensor.numel() + 14 * tensor.ndim + 3,), tensor.dtype, seed=93)
     return _filled(wide.as_strided(tensor.shape, strides, 3), tensor)
 
 
@@ -49,17 +49,17 @@ def inference(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def conjugate(tensor: torch.Tensor) -> torch.Tensor:
-    """A lazy conjugate of other memory; its values are the tensor's."""
+    """Return the values as a lazy conjugate of other memory."""
     return tensor.conj_physical().conj()
 
 
 def negative(tensor: torch.Tensor) -> torch.Tensor:
-    """A lazy negation of other memory; its values are the tensor's."""
+    """Return the values as a lazy negation of other memory."""
     return torch._neg_view(tensor.neg())
 
 
 def imaginary(tensor: torch.Tensor) -> torch.Tensor:
-    """The imaginary part of a lazy conjugate: strided and lazily negated."""
+    """Return the values as the imaginary part of a lazy conjugate: strided and lazily negated."""
     memory = torch.complex(torch.zeros_like(tensor), tensor.neg())
     return memory.conj().imag
 
@@ -75,7 +75,7 @@ def _filled(view: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def guarded(view: torch.Tensor | None) -> Iterator[None]:
-    """Whatever is written inside, nothing of the view's memory but the view itself changes."""
+    """Assert that what is written inside changes no byte of the view's memory but the view's own."""
     if view is None:
         yield
         return
@@ -84,11 +84,11 @@ def guarded(view: torch.Tensor | None) -> Iterator[None]:
     before = memory.clone()
     yield
     size = view.element_size()
-    mine = torch.zeros_like(memory, dtype=torch.bool)
-    mine.as_strided((*view.shape, size), (*(step * size for step in view.stride()), 1), view.storage_offset() * size)[
-        ...
-    ] = True
-    assert bits(memory[~mine]) == bits(before[~mine])
+    of_view = torch.zeros_like(memory, dtype=torch.bool)
+    of_view.as_strided(
+        (*view.shape, size), (*(step * size for step in view.stride()), 1), view.storage_offset() * size
+    )[...] = True
+    assert bits(memory[~of_view]) == bits(before[~of_view])
 
 
 VIEWS: dict[str, Maker] = {

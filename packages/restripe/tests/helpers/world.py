@@ -1,21 +1,24 @@
-"""Ranks as threads over the suite's simulated communicators: a deadlock shows at once, and every call is on record."""
+"""Ranks as threads over the suite's simulated communicators: a deadlock shows at once, and every call is recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any, TypeVar
 
-from reshard_conformance.trace import Event, Log, Tracer
-from reshard_conformance.worlds.baton import Baton, Pool
-from reshard_conformance.worlds.fabric import Fabric
+from reshard_conformance.judge.trace import Event, EventLog, Tracer
+from reshard_conformance.worlds.network import SimNetwork
+from reshard_conformance.worlds.scheduler import RankScheduler, ThreadPool
+from restripe.group.cache import CacheCounters, CallCache
+from restripe.group.registry import state_of
 
-from .posting import Posting
+from .address_transport import AddressTracer
 
 Result = TypeVar("Result")
 
 
 class Group:
-    """What restripe is handed: hashable by identity, weakly referenceable, with a communicator that can be replaced."""
+    """A group as callers pass one: hashable by identity, weakly referenceable, its communicator can be replaced."""
 
     def __init__(self, communicator: Any, check: str | None = None) -> None:
         self.communicator, self.check = communicator, check
@@ -28,29 +31,38 @@ class Group:
 class World:
     """Some ranks, each with a group that lasts from run to run; `events` are all calls so far, by rank."""
 
-    def __init__(self, pool: Pool, size: int, check: str | None = None) -> None:
+    def __init__(self, pool: ThreadPool, size: int, check: str | None = None) -> None:
         self.size = size
-        self._baton: Baton[Any] = Baton(pool, size, self._stuck, limit=60.0)
-        self._fabric = Fabric(self._baton.wait)
-        self._logs = [Log() for _ in range(size)]
+        self._scheduler: RankScheduler[Any] = RankScheduler(pool, size, self._on_deadlock, limit=60.0)
+        self._network = SimNetwork(self._scheduler.wait)
+        self._logs = [EventLog() for _ in range(size)]
         self._serials = 0
-        self.groups = self.make(check)
+        self.groups = self.make_groups(check)
 
-    def make(self, check: str | None = None) -> list[Group]:
-        """Groups of all ranks, over communicators of their own; one a rank."""
-        return [Group(communicator, check) for communicator in self.communicators()]
+    def make_groups(self, check: str | None = None) -> list[Group]:
+        """Return a new group for each rank, over communicators of their own."""
+        return [Group(communicator, check) for communicator in self.make_communicators()]
 
-    def communicators(self) -> list[Any]:
-        """New communicators over all ranks, one a rank. Odd ranks' take addresses: what a rank is given is its own matter."""
+    def make_communicators(self) -> list[Any]:
+        """Return new communicators over all ranks, one a rank.
+
+        Those of odd ranks take addresses, those of even ranks tensors: ranks need not be alike in this.
+        """
         serial, self._serials = self._serials, self._serials + 1
         traced = [
-            Tracer(self._fabric.communicator(rank, self.size, serial), log, str(serial))
+            Tracer(self._network.communicator(rank, self.size, serial), log, str(serial))
             for rank, log in enumerate(self._logs)
         ]
-        return [Posting(one) if rank % 2 else one for rank, one in enumerate(traced)]
+        return [AddressTracer(tracer) if rank % 2 else tracer for rank, tracer in enumerate(traced)]
+
+    def take_addresses(self) -> None:
+        """Give every rank a communicator that takes addresses."""
+        for group in self.groups:
+            if not isinstance(group.communicator, AddressTracer):
+                group.communicator = AddressTracer(group.communicator)
 
     def run(self, body: Callable[[Group], Result]) -> list[Result]:
-        """Run the body on every rank; its results by rank. The first error is raised."""
+        """Run the body on every rank and return its results by rank. The first error is raised."""
         results = []
         for outcome in self.outcomes(body):
             if isinstance(outcome, Exception):
@@ -59,18 +71,18 @@ class World:
         return results
 
     def outcomes(self, body: Callable[[Group], Result]) -> list[Result | Exception]:
-        """Run the body on every rank; what it gave or raised, by rank."""
+        """Run the body on every rank and return its result or its exception, by rank."""
 
-        def caught(group: Group) -> Result | Exception:
+        def result_or_error(group: Group) -> Result | Exception:
             try:
                 return body(group)
-            except Exception as error:  # noqa: BLE001  (whatever it is, it is the outcome)
+            except Exception as error:  # noqa: BLE001  (every exception is an outcome)
                 return error
 
-        return self._baton.run([lambda group=group: caught(group) for group in self.groups])  # type: ignore[misc]
+        return self._scheduler.run([lambda group=group: result_or_error(group) for group in self.groups])  # type: ignore[misc]
 
-    def refuses(self, body: Callable[[Group], object], kind: type[Exception]) -> list[str]:
-        """Run the body, which every rank must refuse with this very type; the messages by rank."""
+    def assert_all_raise(self, body: Callable[[Group], object], kind: type[Exception]) -> list[str]:
+        """Run the body, which must raise exactly this type on every rank, and return the messages by rank."""
         outcomes = self.outcomes(body)
         assert [type(outcome) for outcome in outcomes] == [kind] * self.size, outcomes
         return [str(outcome) for outcome in outcomes]
@@ -80,13 +92,32 @@ class World:
         return {rank: tuple(log.events) for rank, log in enumerate(self._logs)}
 
     def ops(self, rank: int) -> list[str]:
-        """The names of the rank's calls so far."""
+        """Return the names of the rank's calls so far."""
         return [event.op for event in self._logs[rank].events]
 
-    def forget(self) -> None:
+    def exchanges(self) -> list[int]:
+        """Return how many records each rank has exchanged so far."""
+        return [self.ops(rank).count("exchange") for rank in range(self.size)]
+
+    def forget_events(self) -> None:
         """Drop the record of the calls so far."""
         for log in self._logs:
             log.take()
 
-    def _stuck(self, waiting: dict[int, str], *_: object) -> None:
-        self._fabric.fail(f"deadlock: {waiting}")
+    def count(self, body: Callable[[Group], object]) -> CacheCounters:
+        """Run the body on every rank, and return what it adds to the counters of all ranks' call caches."""
+        before = self._counters()
+        self.run(body)
+        return CacheCounters(*(now - earlier for now, earlier in zip(self._counters(), before, strict=True)))
+
+    def _counters(self) -> list[int]:
+        by_rank = [astuple(state_of(group).cache.counters) for group in self.groups]
+        return [sum(values) for values in zip(*by_rank, strict=True)]
+
+    def bound_caches(self, **bounds: int) -> None:
+        """Give every rank a new call cache with these bounds."""
+        for group in self.groups:
+            state_of(group).cache = CallCache(**bounds)
+
+    def _on_deadlock(self, waiting: dict[int, str], *_: object) -> None:
+        self._network.fail(f"deadlock: {waiting}")

@@ -12,12 +12,12 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from restripe.errors import InvalidPlacementError, LayoutError, ReshardError, UnsupportedPlacementError
-from restripe.layout.mesh import Layout, Mesh, counted, replica_groups
+from restripe.layout.mesh import Layout, Mesh, replica_groups, with_positive_dims
 from restripe.layout.segmented import Segmented
 
 
 class OwnShard(Shard):
-    """A subclass may mean anything."""
+    """A subclass, which may mean anything."""
 
 
 class Other:
@@ -78,7 +78,7 @@ def test_a_mesh_takes_ranks_in_any_order_and_gives_each_its_coordinates() -> Non
 
 
 class Reference:
-    """What the drop-in's callers pass as a mesh."""
+    """A mesh as the drop-in's callers pass it."""
 
     def __init__(self, ranks: torch.Tensor) -> None:
         self._mesh = ranks
@@ -89,14 +89,14 @@ class Reference:
 @pytest.mark.parametrize(
     "mesh", [[[3, 1], [0, 2]], torch.tensor([[3, 1], [0, 2]]), Reference(torch.tensor([[3, 1], [0, 2]]))]
 )
-def test_a_mesh_is_read_from_what_callers_have(mesh: Any) -> None:
+def test_a_mesh_is_read_from_lists_tensors_and_objects(mesh: Any) -> None:
     assert Mesh.of(mesh) == Mesh((2, 2), (3, 1, 0, 2))
     assert torch.equal(Mesh.of(mesh).mesh, torch.tensor([[3, 1], [0, 2]]))
 
 
 @pytest.mark.requirement("RS-ERROR-3")
 @pytest.mark.parametrize("mesh", [[[0, 1], [2]], [0.0, 1.0], torch.tensor([True, False]), "mesh", None])
-def test_what_is_no_grid_of_ranks_is_a_layout_error(mesh: Any) -> None:
+def test_anything_but_a_grid_of_ranks_is_a_layout_error(mesh: Any) -> None:
     with pytest.raises(LayoutError):
         Mesh.of(mesh)
 
@@ -149,10 +149,10 @@ def test_layouts_that_count_from_either_end_are_one() -> None:
     last = Layout(mesh, (_StridedShard(-1, split_factor=2), Replicate(), Segmented(-2, (3, 1)), Shard(-1)))
     first = Layout(mesh, (_StridedShard(2, split_factor=2), Replicate(), Segmented(1, (3, 1)), Shard(2)))
     assert last != first
-    assert counted(last, 3) == first
-    assert counted(first, 3) is first
+    assert with_positive_dims(last, 3) == first
+    assert with_positive_dims(first, 3) is first
     with pytest.raises(InvalidPlacementError):
-        counted(last, 1)
+        with_positive_dims(last, 1)
 
 
 def test_replica_groups_are_found_whatever_the_default_device() -> None:
@@ -161,12 +161,12 @@ def test_replica_groups_are_found_whatever_the_default_device() -> None:
     assert groups == ((3, 0), (1, 2))
 
 
-def test_what_a_process_computed_does_not_go_to_another() -> None:
+def test_hashes_that_a_process_computed_do_not_go_to_another() -> None:
     """Hashes of None and of texts differ between processes; one that came along would make equal meshes unequal."""
     layout = Layout(Mesh((2,), (3, 1), hosts=("a", "b")), (Shard(0),))
-    for one in (layout, layout.mesh):
-        computed = hash(one)
-        other = copy.copy(one)
-        assert set(vars(other)) == {field.name for field in fields(one)}
-        assert other == one
+    for value in (layout, layout.mesh):
+        computed = hash(value)
+        other = copy.copy(value)
+        assert set(vars(other)) == {field.name for field in fields(value)}
+        assert other == value
         assert hash(other) == computed

@@ -13,7 +13,7 @@ from torch.distributed.tensor._utils import _compute_local_shape_and_global_offs
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from restripe.errors import InvalidPlacementError, LayoutError, ShapeError
-from restripe.layout.chunked import Cuts, lengths
+from restripe.layout.chunked import ChunkedDim, lengths
 from restripe.layout.mesh import Layout, Mesh, replica_groups
 from restripe.layout.partition import Partition
 from restripe.layout.segmented import Segmented
@@ -168,9 +168,9 @@ def _from_first(placement: Any, ndim: int) -> Any:
 @pytest.mark.requirement("RS-LAYOUT-10")
 def test_what_plain_shards_can_do_is_planned_as_such() -> None:
     """FSDP over tensor parallelism cuts by the second mesh dim first, where all divides."""
-    assert Partition(FSDP, (16, 3)).cuts == (Cuts(16, (2, 4)), Cuts(3, ()))
+    assert Partition(FSDP, (16, 3)).cuts == (ChunkedDim(16, (2, 4)), ChunkedDim(3, ()))
     assert Partition(FSDP, (16, 3)).dims == ((1, 0), ())
-    assert not isinstance(Partition(FSDP, (17, 3)).cuts[0], Cuts)
+    assert not isinstance(Partition(FSDP, (17, 3)).cuts[0], ChunkedDim)
 
 
 @pytest.mark.requirement("RS-LAYOUT-11", "RS-ERROR-7")
@@ -185,13 +185,13 @@ def test_segments_have_to_add_up_to_their_dim() -> None:
 @given(partitions() | woven_partitions())
 def test_the_offsets_of_a_place_lead_back_to_its_rank(partition: Partition) -> None:
     for index, rank in enumerate(partition.mesh.ranks):
-        place = partition.place(rank)
+        place = partition.position(rank)
         assert place is not None
         shard = partition.shard_offset(place.shard)
         assert shard + partition.replica_offset(place.replica) == index
         assert partition.holds(rank, shard)
         assert not partition.holds(rank, shard + 1)
-    assert partition.place(len(partition.mesh.ranks)) is None
+    assert partition.position(len(partition.mesh.ranks)) is None
     assert partition.region(len(partition.mesh.ranks)) is None
 
 
@@ -201,7 +201,7 @@ def test_the_offsets_of_a_place_lead_back_to_its_rank(partition: Partition) -> N
 def test_a_replica_group_lists_the_ranks_of_one_shard_by_replica(partition: Partition) -> None:
     by_shard: dict[Any, list[int]] = {}
     for rank in partition.mesh.ranks:
-        place = partition.place(rank)
+        place = partition.position(rank)
         assert place is not None
         members = by_shard.setdefault(place.shard, [])
         assert place.replica == len(members)

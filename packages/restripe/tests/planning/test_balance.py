@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate, Shard
 
 from restripe.layout.mesh import Layout, Mesh
-from restripe.planning.balance import turns
+from restripe.planning.balance import rotations
 from restripe.planning.planner import plan
 
 DTYPES = st.sampled_from([torch.int8, torch.bfloat16, torch.float64])
@@ -37,9 +37,9 @@ def tensor(holders: int, receivers: int, shape: tuple[int, ...], dtype: torch.dt
 def sent(tensors: list[Tensor]) -> Counter[int]:
     """The bytes that each holder sends."""
     found: Counter[int] = Counter()
-    for (src, dst, shape, dtype), turn in zip(tensors, turns(tensors), strict=True):
+    for (src, dst, shape, dtype), rotation in zip(tensors, rotations(tensors), strict=True):
         for rank in src.mesh.ranks:
-            messages = plan(src, dst, shape, rank, turn).sends
+            messages = plan(src, dst, shape, rank, rotation).sends
             found[rank] += dtype.itemsize * sum(prod(hi - lo for ((lo, hi),) in region) for _, region, _ in messages)
     return found
 
@@ -64,7 +64,7 @@ def test_large_tensors_that_recur_as_often_as_there_are_holders_find_different_o
 
 
 def test_tensors_alike_take_turns_in_their_order() -> None:
-    assert turns([tensor(3, 1, (8,))] * 7) == [0, 1, 2, 0, 1, 2, 0]
-    assert turns([tensor(3, 2, (8,))] * 3) == [0, 1, 2]
-    assert turns([tensor(1, 2, (8,)), tensor(3, 2, (0,)), tensor(3, 3, (9,))]) == [0, 0, 0]
-    assert turns([]) == []
+    assert rotations([tensor(3, 1, (8,))] * 7) == [0, 1, 2, 0, 1, 2, 0]
+    assert rotations([tensor(3, 2, (8,))] * 3) == [0, 1, 2]
+    assert rotations([tensor(1, 2, (8,)), tensor(3, 2, (0,)), tensor(3, 3, (9,))]) == [0, 0, 0]
+    assert rotations([]) == []

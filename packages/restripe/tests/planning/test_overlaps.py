@@ -20,7 +20,7 @@ from restripe.layout.mesh import Layout, Mesh
 from restripe.layout.segmented import Segmented
 from restripe.planning.plan import Message, RankPlan, Reason
 from restripe.planning.planner import plan
-from restripe.planning.rounds import Part, rounds
+from restripe.planning.rounds import RoundPart, rounds
 
 MESHES = [(2,), (3,), (4,), (8,), (2, 2), (4, 2), (2, 3), (2, 2, 2)]
 FLAGS = st.booleans()
@@ -34,10 +34,10 @@ class Woven(NamedTuple):
     shape: tuple[int, ...]
     src: Layout
     dst: Layout
-    turn: int = 0
+    rotation: int = 0
 
     def plans(self) -> list[RankPlan]:
-        return [plan(self.src, self.dst, self.shape, rank, self.turn) for rank in range(12)]
+        return [plan(self.src, self.dst, self.shape, rank, self.rotation) for rank in range(12)]
 
 
 @st.composite
@@ -154,6 +154,7 @@ FSDP = (_StridedShard(0, split_factor=2), Shard(0))
 UNEVEN = Woven((9, 2), Layout(Mesh((4, 2), tuple(range(8))), FSDP), Layout(Mesh((2, 2), (8, 3, 9, 1)), FSDP[::-1]))
 
 
+@pytest.mark.law
 @pytest.mark.requirement("RS-LAYOUT-10", "RS-LAYOUT-11", "RS-UPSTREAM-4")
 @settings(max_examples=1_500, deadline=None, derandomize=True)
 @given(wovens())
@@ -172,7 +173,7 @@ def test_both_ends_cut_every_message_alike_and_no_round_has_too_many(woven: Wove
     world = woven.plans()
     bound = 4
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_module("restripe.planning.rounds"), "OPERATIONS", bound)
+        patch.setattr(import_module("restripe.planning.rounds"), "MAX_OPERATIONS", bound)
         schedule, *others = [rounds([planned], [1], budget) for planned in world]
     assert all(other == schedule for other in others)
     crossed: Counter[tuple[int, int, Elements]] = Counter()
@@ -189,8 +190,8 @@ def test_both_ends_cut_every_message_alike_and_no_round_has_too_many(woven: Wove
     assert crossed == Counter((rank, peer, element) for rank, peer, region in whole for element in elements(region))
 
 
-def _of(step: list[Part], messages: tuple[Message, ...]) -> list[Message]:
-    return [message for part in step for message in part.of(messages)]
+def _of(step: list[RoundPart], messages: tuple[Message, ...]) -> list[Message]:
+    return [message for part in step for message in part.select(messages)]
 
 
 @pytest.mark.requirement("RS-TRAFFIC-4")

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 
 from restripe.layout.chunked import Region
 from restripe.planning.plan import Message, RankPlan, Reason
-from restripe.planning.planner import plan, planner
+from restripe.planning.planner import make_planner, plan
 
 from ..helpers.drawings import Drawn, box, drawings, larger
 from ..helpers.judge import Box, Shape, Side, Transfer, WorldPlan, groups, judge, meet, owned, volume
@@ -143,7 +143,7 @@ def union(world: list[RankPlan]) -> WorldPlan:
 
 
 def check_judge(drawn: Drawn, world: list[RankPlan]) -> None:
-    assert union(world) == judge(drawn.src, drawn.dst, drawn.shape, drawn.turn)
+    assert union(world) == judge(drawn.src, drawn.dst, drawn.shape, drawn.rotation)
 
 
 CHECKS: list[Callable[[Drawn, list[RankPlan]], None]] = [
@@ -157,6 +157,7 @@ CHECKS: list[Callable[[Drawn, list[RankPlan]], None]] = [
 ]
 
 
+@pytest.mark.law
 @pytest.mark.requirement("RS-UPSTREAM-4", "RS-UPSTREAM-5", "RS-UPSTREAM-6", "RS-UPSTREAM-7", "RS-UPSTREAM-9")
 def test_every_pair_of_layouts_obeys_the_laws() -> None:
     """One pass for all laws, since drawing costs the most; that enough was drawn of every kind is a law too."""
@@ -166,9 +167,11 @@ def test_every_pair_of_layouts_obeys_the_laws() -> None:
     @settings(max_examples=LAYOUTS + 2_000, deadline=None, derandomize=True)
     @given(drawings())
     def obey(drawn: Drawn) -> None:
-        world = drawn.plans()
+        world = drawn.shared_plans()
         for check in CHECKS:
             check(drawn, world)
+        rank = (drawn.src.ranks[0] + drawn.rotation) % drawn.world
+        assert plan(*drawn.layouts(), drawn.shape, rank, drawn.rotation) == world[rank]
         if drawn not in seen:
             kinds[world[0].reason] += 1
         seen.add(drawn)
@@ -188,17 +191,19 @@ def test_the_judge_agrees_about_larger_worlds(drawn: Drawn) -> None:
     check_judge(drawn, drawn.plans())
 
 
+@pytest.mark.law
 @settings(max_examples=1_000, deadline=None, derandomize=True)
 @given(drawings())
 def test_a_rank_plans_alone_as_it_does_among_all(drawn: Drawn) -> None:
-    alone = [plan(*drawn.layouts(), drawn.shape, rank, drawn.turn) for rank in reversed(range(drawn.world))]
+    alone = [plan(*drawn.layouts(), drawn.shape, rank, drawn.rotation) for rank in reversed(range(drawn.world))]
     assert alone[::-1] == drawn.plans()
 
 
+@pytest.mark.law
 @settings(max_examples=1_000, deadline=None, derandomize=True)
 @given(drawings())
 def test_a_planner_that_ranks_and_turns_share_plans_as_one_of_each_rank_s_own(drawn: Drawn) -> None:
-    shared = planner(*drawn.layouts(), drawn.shape)
-    for turn in (drawn.turn, drawn.turn + 1):
-        found = [shared.plan(rank, turn) for rank in range(drawn.world)]
-        assert found == drawn._replace(turn=turn).plans()
+    shared = make_planner(*drawn.layouts(), drawn.shape)
+    for rotation in (drawn.rotation, drawn.rotation + 1):
+        found = [shared.plan(rank, rotation) for rank in range(drawn.world)]
+        assert found == drawn._replace(rotation=rotation).plans()

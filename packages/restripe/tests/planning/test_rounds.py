@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from restripe.planning.plan import Message, RankPlan
 from restripe.planning.planner import plan
-from restripe.planning.rounds import Part, rounds
+from restripe.planning.rounds import RoundPart, rounds
 
 from ..helpers.drawings import Drawn, box, drawings, larger
 from ..helpers.judge import Box, Side, contiguous, meet, volume
@@ -34,19 +34,19 @@ def planned(submission: list[Drawn]) -> list[list[RankPlan]]:
     return [[plans[rank] for plans in tensors] for rank in range(world)]
 
 
-def scheduled(ranks: list[list[RankPlan]], itemsize: int, budget: int) -> list[list[Part]]:
+def scheduled(ranks: list[list[RankPlan]], itemsize: int, budget: int) -> list[list[RoundPart]]:
     """The rounds, which every rank must find alike."""
     schedule, *others = [rounds(plans, [itemsize] * len(plans), budget) for plans in ranks]
     assert all(other == schedule for other in others)
     return schedule
 
 
-def sends(plans: list[RankPlan], rank: int, parts: list[Part]) -> list[tuple[Part, Message]]:
-    return [(part, message) for part in parts for message in part.of(plans[part.tensor].sends)]
+def sends(plans: list[RankPlan], rank: int, parts: list[RoundPart]) -> list[tuple[RoundPart, Message]]:
+    return [(part, message) for part in parts for message in part.select(plans[part.tensor].sends)]
 
 
-def receives(plans: list[RankPlan], rank: int, parts: list[Part]) -> list[tuple[Part, Message]]:
-    return [(part, message) for part in parts for message in part.of(plans[part.tensor].receives)]
+def receives(plans: list[RankPlan], rank: int, parts: list[RoundPart]) -> list[tuple[RoundPart, Message]]:
+    return [(part, message) for part in parts for message in part.select(plans[part.tensor].receives)]
 
 
 @pytest.mark.requirement("RS-BATCH-4")
@@ -56,7 +56,7 @@ def test_both_ends_cut_every_message_alike_and_lose_nothing(submission: list[Dra
     ranks = planned(submission)
     with pytest.MonkeyPatch.context() as patch:
         module = import_module("restripe.planning.rounds")
-        for name, value in (("OPERATIONS", OPERATIONS), ("LONG", long), ("LEAD", 1)):
+        for name, value in (("MAX_OPERATIONS", OPERATIONS), ("LONG_SUBMISSION", long), ("FIRST_ROUND", 1)):
             patch.setattr(module, name, value)
         schedule = scheduled(ranks, 1, budget)
     crossed: dict[tuple[int, int, int], list[Box]] = defaultdict(list)
@@ -85,11 +85,11 @@ def test_both_ends_cut_every_message_alike_and_lose_nothing(submission: list[Dra
 def test_no_round_has_more_operations_than_its_bound(submission: list[Drawn]) -> None:
     ranks = planned(submission)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_module("restripe.planning.rounds"), "OPERATIONS", OPERATIONS)
+        patch.setattr(import_module("restripe.planning.rounds"), "MAX_OPERATIONS", OPERATIONS)
         schedule = scheduled(ranks, 1, 10**9)
     for rank, plans in enumerate(ranks):
         for each in plans:
-            assert len(each.sends) + len(each.receives) <= each.operations([1] * len(each.widths))
+            assert len(each.sends) + len(each.receives) <= each.max_operations([1] * len(each.overlap_bounds))
         for parts in schedule:
             assert len(sends(plans, rank, parts)) + len(receives(plans, rank, parts)) <= OPERATIONS
 
@@ -113,16 +113,16 @@ def test_ranks_that_lie_at_equal_distances_spread_over_the_rounds() -> None:
     schedule = rounds(plans, [1], 10**12)
     counts = [len(sends(plans, 0, parts)) + len(receives(plans, 0, parts)) for parts in schedule]
     assert sum(counts) == 8190
-    assert max(counts) <= import_module("restripe.planning.rounds").OPERATIONS
+    assert max(counts) <= import_module("restripe.planning.rounds").MAX_OPERATIONS
 
 
-def uncut(tensor: int, each: RankPlan) -> Part:
+def uncut(tensor: int, each: RankPlan) -> RoundPart:
     """The part that takes all of a tensor's messages whole."""
-    dims = len(each.widths)
-    return Part(tensor, slice=0, slices=1, turn=(0,) * dims, turns=(1,) * dims, first=True, last=True)
+    dims = len(each.overlap_bounds)
+    return RoundPart(tensor, slice=0, slices=1, subround=(0,) * dims, subrounds=(1,) * dims, first=True, last=True)
 
 
-def staged(plans: list[RankPlan], rank: int, parts: list[Part]) -> list[Box]:
+def staged(plans: list[RankPlan], rank: int, parts: list[RoundPart]) -> list[Box]:
     """What row-major geometry makes this rank pack or unpack."""
     found = []
     for part, message in sends(plans, rank, parts):

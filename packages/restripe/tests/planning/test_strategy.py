@@ -1,4 +1,4 @@
-"""Which shape a plan takes: every pair of views that really occurs is found, and each reason by an example."""
+"""Which shape a plan takes: every pair of contiguities that really occurs is found, and each reason by an example."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate, Shard
 
-from restripe.layout.chunked import Cuts
+from restripe.layout.chunked import ChunkedDim
 from restripe.layout.mesh import Layout, Mesh
 from restripe.layout.partition import Partition
 from restripe.planning.plan import Reason
-from restripe.planning.strategy import View, decide, grid, is_local, views
+from restripe.planning.strategy import Contiguity, choose_strategy, contiguities, is_local, stripe_grid
 
 Interval = tuple[int, int]
 SIZES = [(), (2,), (3,), (2, 3), (4, 2), (5,)]
@@ -29,7 +29,7 @@ def chunks(interval: Interval, sizes: tuple[int, ...]) -> list[Interval]:
     return [chunk for start in range(lo, hi, step) for chunk in chunks((start, min(hi, start + step)), sizes[1:])]
 
 
-def pieces(src: Cuts, dst: Cuts, stripes: int) -> set[tuple[int, Interval, Interval]]:
+def pieces(src: ChunkedDim, dst: ChunkedDim, stripes: int) -> set[tuple[int, Interval, Interval]]:
     """Length, source chunk and destination chunk of everything that crosses in one tensor dim."""
     return {
         (min(a[1], c[1]) - max(a[0], c[0]), a, b)
@@ -40,12 +40,12 @@ def pieces(src: Cuts, dst: Cuts, stripes: int) -> set[tuple[int, Interval, Inter
     }
 
 
-def view(lengths: list[int], parents: list[int]) -> View:
+def view(lengths: list[int], parents: list[int]) -> Contiguity:
     """How a piece lies in a row-major parent: whole where every dim after its first longer one is the parent's."""
     first = next((dim for dim, length in enumerate(lengths) if length > 1), None)
     if first is None:
-        return View.SINGLE
-    return View.WHOLE if lengths[first + 1 :] == parents[first + 1 :] else View.BROKEN
+        return Contiguity.SINGLE
+    return Contiguity.WHOLE if lengths[first + 1 :] == parents[first + 1 :] else Contiguity.BROKEN
 
 
 def size(interval: Interval) -> int:
@@ -53,16 +53,18 @@ def size(interval: Interval) -> int:
 
 
 @st.composite
-def pairs(draw: st.DrawFn) -> list[tuple[Cuts, Cuts]]:
+def pairs(draw: st.DrawFn) -> list[tuple[ChunkedDim, ChunkedDim]]:
     """How both sides cut each of one to three tensor dims."""
     lengths = draw(st.lists(st.integers(1, 24), min_size=1, max_size=3))
-    return [(Cuts(n, draw(st.sampled_from(SIZES))), Cuts(n, draw(st.sampled_from(SIZES)))) for n in lengths]
+    return [(ChunkedDim(n, draw(st.sampled_from(SIZES))), ChunkedDim(n, draw(st.sampled_from(SIZES)))) for n in lengths]
 
 
 @pytest.mark.requirement("RS-UPSTREAM-7")
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(pairs(), st.integers(1, 4))
-def test_every_pair_of_views_that_occurs_is_found_and_no_other(cuts: list[tuple[Cuts, Cuts]], stripes: int) -> None:
+def test_every_pair_of_views_that_occurs_is_found_and_no_other(
+    cuts: list[tuple[ChunkedDim, ChunkedDim]], stripes: int
+) -> None:
     stripes = stripes if cuts[0][1].divides(stripes) else 1
     dims = [pieces(src, dst, stripes if dim == 0 else 1) for dim, (src, dst) in enumerate(cuts)]
     found = set()
@@ -70,28 +72,28 @@ def test_every_pair_of_views_that_occurs_is_found_and_no_other(cuts: list[tuple[
         lengths = [length for length, _, _ in piece]
         found.add((view(lengths, [size(a) for _, a, _ in piece]), view(lengths, [size(b) for _, _, b in piece])))
     counts = [stripes, 1, 1][: len(cuts)]
-    assert views([src for src, _ in cuts], [dst for _, dst in cuts], counts) == found
+    assert contiguities([src for src, _ in cuts], [dst for _, dst in cuts], counts) == found
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(pairs(), st.integers(1, 4))
-def test_without_the_walk_no_view_is_missed(cuts: list[tuple[Cuts, Cuts]], stripes: int) -> None:
+def test_without_the_walk_no_view_is_missed(cuts: list[tuple[ChunkedDim, ChunkedDim]], stripes: int) -> None:
     counts = [stripes, 1, 1][: len(cuts)]
     sides = [src for src, _ in cuts], [dst for _, dst in cuts]
-    found = views(*sides, counts)
+    found = contiguities(*sides, counts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_module("restripe.planning.strategy"), "LONG", 0)
-        assert views(*sides, counts) >= found
+        patch.setattr(import_module("restripe.planning.strategy"), "MAX_WALK", 0)
+        assert contiguities(*sides, counts) >= found
 
 
 def test_chunks_that_never_fall_together_are_not_walked() -> None:
     """8192 and 6144 chunks of a prime length: what their lengths allow is what there is."""
-    src, dst = Cuts(50331653, (8192,)), Cuts(50331653, (6144,))
+    src, dst = ChunkedDim(50331653, (8192,)), ChunkedDim(50331653, (6144,))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Cuts, "owner", None)  # a walk would ask for the owner of every edge
-        found = views([src, src], [dst, dst], [1, 1])
-    broken = {View.WHOLE, View.BROKEN}
-    assert found >= set(product(broken, broken)) - {(View.WHOLE, View.WHOLE)}
+        patch.setattr(ChunkedDim, "owner", None)  # a walk would ask for the owner of every edge
+        found = contiguities([src, src], [dst, dst], [1, 1])
+    broken = {Contiguity.WHOLE, Contiguity.BROKEN}
+    assert found >= set(product(broken, broken)) - {(Contiguity.WHOLE, Contiguity.WHOLE)}
 
 
 def layout(shape: tuple[int, ...], first: int, *shards: int | None) -> Layout:
@@ -129,7 +131,7 @@ EXAMPLES = [
 @pytest.mark.requirement("RS-UPSTREAM-7", "RS-UPSTREAM-9")
 @pytest.mark.parametrize(("shape", "src", "dst", "reason"), EXAMPLES)
 def test_each_reason_by_an_example(shape: tuple[int, ...], src: Layout, dst: Layout, reason: Reason) -> None:
-    assert decide(Partition(src, shape), Partition(dst, shape)) is reason
+    assert choose_strategy(Partition(src, shape), Partition(dst, shape)) is reason
 
 
 STRIPES = [
@@ -151,7 +153,7 @@ STRIPES = [
 def test_a_shard_is_cut_into_as_many_contiguous_stripes_as_there_are_replicas_for(
     shape: tuple[int, ...], dst: Layout, stripes: tuple[int, ...]
 ) -> None:
-    assert grid(Partition(dst, shape)) == stripes
+    assert stripe_grid(Partition(dst, shape)) == stripes
 
 
 @pytest.mark.requirement("RS-UPSTREAM-12")

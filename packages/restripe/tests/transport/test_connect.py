@@ -1,4 +1,4 @@
-"""How a communicator is had from a group: what it brings, or one of restripe's own."""
+"""The communicator of a group: the one that it brings, or one of restripe's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from restripe.errors import LayoutError
-from restripe.transport import connect as comm
+from restripe.transport import connect
 from restripe.transport.gloo import GlooCommunicator
 
 TIMEOUT = timedelta(seconds=30)
@@ -26,8 +26,8 @@ class Wrapped:
         self.handle = handle
 
     @classmethod
-    def meet(cls, *given: object) -> Wrapped:
-        return cls(given)
+    def meet(cls, *arguments: object) -> Wrapped:
+        return cls(arguments)
 
 
 @pytest.fixture
@@ -38,18 +38,18 @@ def nccl(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.requirement("RS-UPSTREAM-3")
-def test_what_a_group_brings_is_taken_as_it_is() -> None:
+def test_the_communicator_that_a_group_brings_is_taken_as_it_is() -> None:
     group = SimpleNamespace(nccl_communicator=None, communicator=object())
-    assert comm.brings(group) == "communicator"
-    assert comm.connect(group, 3) is group.communicator
+    assert connect.brought_attribute(group) == "communicator"
+    assert connect.connect(group, 3) is group.communicator
 
 
 @pytest.mark.requirement("RS-UPSTREAM-3")
 @pytest.mark.usefixtures("nccl")
 def test_nccl4py_s_communicator_comes_first_and_is_wrapped() -> None:
     group = SimpleNamespace(nccl_communicator=object(), communicator=object())
-    assert comm.brings(group) == "nccl_communicator"
-    made: Any = comm.connect(group, 0)
+    assert connect.brought_attribute(group) == "nccl_communicator"
+    made: Any = connect.connect(group, 0)
     assert isinstance(made, Wrapped)
     assert made.handle is group.nccl_communicator
 
@@ -57,22 +57,22 @@ def test_nccl4py_s_communicator_comes_first_and_is_wrapped() -> None:
 @pytest.mark.usefixtures("nccl")
 def test_ranks_meet_over_gloo_on_the_cpu_and_over_nccl_on_a_gpu() -> None:
     store, gpu = HashStore(), torch.device("cuda", 1)
-    made = comm.meet(store, "here", 0, 1, torch.device("cpu"), TIMEOUT)
+    made = connect.meet(store, "here", 0, 1, torch.device("cpu"), TIMEOUT)
     assert isinstance(made, GlooCommunicator)
     assert made.exchange(b"alone") == [b"alone"]
     made.destroy()
-    other: Any = comm.meet(store, "there", 0, 1, gpu, TIMEOUT)
+    other: Any = connect.meet(store, "there", 0, 1, gpu, TIMEOUT)
     assert other.handle == (store, "there", 0, 1, gpu)
 
 
 @pytest.mark.parametrize("stranger", [SimpleNamespace(rank=0), None, 3])
-def test_what_brings_nothing_is_refused(stranger: object) -> None:
+def test_a_group_that_brings_no_communicator_is_refused(stranger: object) -> None:
     with pytest.raises(LayoutError, match=r"object with an \.nccl_communicator or a \.communicator, got"):
-        comm.brings(stranger)
+        connect.brought_attribute(stranger)
 
 
 def test_a_process_group_without_gloo_and_nccl_is_refused() -> None:
     bare = dist.ProcessGroup(HashStore(), 0, 1)
-    assert comm.brings(bare) is None
+    assert connect.brought_attribute(bare) is None
     with pytest.raises(LayoutError, match="neither NCCL nor gloo"):
-        comm._home(bare)
+        connect._device_and_timeout(bare)

@@ -1,4 +1,4 @@
-"""How the kernel is compiled, loaded and launched; CUDA's bindings are not there on the CPU, so their calls are noted instead."""
+"""The kernel's compilation, loading and launch; CUDA's bindings are not there on the CPU, so their calls are recorded instead."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from restripe.transport.copy_tables import MOST, THREADS, Piece, Table
+from restripe.transport.copy_tables import COPIES, THREADS, Table
+from restripe.transport.protocol import AddressCopy
 
-PIECE = Piece(4096, 8192, (8, 64), (64, 1), (128, 1))
+COPY = AddressCopy(4096, 8192, (8, 64), (64, 1), (128, 1))
 ANSWERS = {
     "cuDeviceGet": 3,
     "cuDevicePrimaryCtxRetain": "context",
@@ -26,7 +27,7 @@ ANSWERS = {
 
 
 class Bindings(ModuleType):
-    """A module whose calls are noted; one of a name in `failing` tells of an error."""
+    """A module whose calls are recorded; those of a name in `failing` return an error."""
 
     def __init__(self, name: str, log: list[Any], failing: set[str]) -> None:
         super().__init__(name)
@@ -36,10 +37,10 @@ class Bindings(ModuleType):
         if name.startswith("_"):
             raise AttributeError(name)
 
-        def call(*given: Any) -> tuple[Any, ...]:
-            self.log.append((name, *given))
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            self.log.append((name, *arguments))
             if name == "nvrtcGetCUBIN":
-                given[1][:] = b"cubin"
+                arguments[1][:] = b"cubin"
             return (1 if name in self.failing else 0, *([ANSWERS[name]] if name in ANSWERS else ()))
 
         return call
@@ -57,7 +58,7 @@ def failing() -> set[str]:
 
 @pytest.fixture
 def module(log: list[Any], failing: set[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """restripe's module over bindings that note their calls."""
+    """restripe's module over bindings that record their calls."""
     package: Any = ModuleType("cuda.bindings")
     package.driver, package.nvrtc = (Bindings(name, log, failing) for name in ("driver", "nvrtc"))
     monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
@@ -68,32 +69,35 @@ def module(log: list[Any], failing: set[str], monkeypatch: pytest.MonkeyPatch) -
     del sys.modules["restripe.transport.copy_kernel"]
 
 
-def named(log: list[Any], name: str) -> list[Any]:
+def arguments_of(log: list[Any], name: str) -> list[Any]:
+    """Return the arguments of each call of a name."""
     return [call[1:] for call in log if call[0] == name]
 
 
 def test_the_kernel_is_compiled_for_the_device_and_loaded_there_once(module: Any, log: list[Any]) -> None:
-    first, again = (module.loaded(torch.device("cuda", 3)) for _ in range(2))
-    assert first is again
-    assert first == ("context", "function")
-    ((program, count, options),) = named(log, "nvrtcCompileProgram")
+    kernel, again = (module.load_kernel(torch.device("cuda", 3)) for _ in range(2))
+    assert kernel is again
+    assert kernel == ("context", "function")
+    ((program, count, options),) = arguments_of(log, "nvrtcCompileProgram")
     assert (program, count) == ("program", len(options))
-    assert {b"--gpu-architecture=sm_93", b"-DTHREADS=%d" % THREADS, b"-DMOST=%d" % MOST, b"-DEACH_16=2"} <= set(options)
-    ((source, *_),) = named(log, "nvrtcCreateProgram")
+    assert {b"--gpu-architecture=sm_93", b"-DTHREADS=%d" % THREADS, b"-DCOPIES=%d" % COPIES, b"-DEACH_16=2"} <= set(
+        options
+    )
+    ((source, *_),) = arguments_of(log, "nvrtcCreateProgram")
     assert b"void __launch_bounds__(THREADS, 2048 / THREADS) copy(" in source
-    assert named(log, "cuDeviceGet") == [(3,)]
-    assert named(log, "cuModuleLoadData") == [(b"cubin",)]
+    assert arguments_of(log, "cuDeviceGet") == [(3,)]
+    assert arguments_of(log, "cuModuleLoadData") == [(b"cubin",)]
     assert [call[0] for call in log if "Current" in call[0]] == ["cuCtxPushCurrent", "cuCtxPopCurrent"]
 
 
-def test_devices_of_one_capability_share_what_is_compiled(
+def test_devices_of_one_capability_share_machine_code(
     module: Any, log: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     for index in (0, 1):
-        module.loaded(torch.device("cuda", index))
-    assert len(named(log, "nvrtcCompileProgram")) == 1
-    assert len(named(log, "cuModuleLoadData")) == 2
+        module.load_kernel(torch.device("cuda", index))
+    assert len(arguments_of(log, "nvrtcCompileProgram")) == 1
+    assert len(arguments_of(log, "cuModuleLoadData")) == 2
 
 
 @pytest.mark.parametrize("name", ["nvrtcCompileProgram", "cuModuleLoadData"])
@@ -101,13 +105,13 @@ def test_a_device_that_cannot_have_the_kernel_is_refused(
     module: Any, log: list[Any], failing: set[str], name: str
 ) -> None:
     failing.add(name)
-    with pytest.raises(RuntimeError, match="1"):
-        module.loaded(torch.device("cuda", 0))
+    with pytest.raises(RuntimeError, match="returned 1; see whether the driver"):
+        module.load_kernel(torch.device("cuda", 0))
     assert log[-1] == ("cuCtxPopCurrent",)
 
 
-def test_pieces_are_launched_in_the_device_s_context_on_the_stream_of_a_handle(module: Any, log: list[Any]) -> None:
-    copy = module.copies([PIECE] * (MOST + 1), module.Kernel("context", "function"))
+def test_copies_are_launched_in_the_device_s_context_on_the_stream_of_a_handle(module: Any, log: list[Any]) -> None:
+    copy = module.prepare_copies([COPY] * (COPIES + 1), module.Kernel("context", "function"))
     assert not log
     for stream in (77, 0):
         log.clear()
@@ -115,19 +119,21 @@ def test_pieces_are_launched_in_the_device_s_context_on_the_stream_of_a_handle(m
         assert [call[0] for call in log] == ["cuCtxPushCurrent", *["cuLaunchKernel"] * 2, "cuCtxPopCurrent"]
         assert log[0] == ("cuCtxPushCurrent", "context")
         for count, (function, *sizes, shared, handle, arguments, extra) in zip(
-            (MOST, 1), named(log, "cuLaunchKernel"), strict=True
+            (COPIES, 1), arguments_of(log, "cuLaunchKernel"), strict=True
         ):
             assert (function, sizes) == ("function", [count, 1, 1, THREADS, 1, 1])
             assert (shared, handle, extra) == (0, stream, 0)
             table = Table.from_address(ctypes.c_void_p.from_address(arguments).value or 0)
             assert table.count == count
-            assert {(one.dst, one.src, one.total, one.unit) for one in table.pieces[:count]} == {(4096, 8192, 32, 16)}
+            assert {(entry.into, entry.out_of, entry.units, entry.unit) for entry in table.copies[:count]} == {
+                (4096, 8192, 32, 16)
+            }
 
 
-def test_a_launch_that_fails_is_told_of_and_leaves_the_caller_s_context(
+def test_a_launch_that_fails_raises_and_leaves_the_caller_s_context(
     module: Any, log: list[Any], failing: set[str]
 ) -> None:
     failing.add("cuLaunchKernel")
-    with pytest.raises(RuntimeError, match="1"):
-        module.copies([PIECE], module.Kernel("context", "function"))(0)
+    with pytest.raises(RuntimeError, match="returned 1; see whether the driver"):
+        module.prepare_copies([COPY], module.Kernel("context", "function"))(0)
     assert log[-1] == ("cuCtxPopCurrent",)

@@ -18,7 +18,7 @@ Reports = dict[int, dict[str, str]]
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """What each rank tells of each scenario: nothing, or what went wrong."""
+    """The traceback of each rank in each scenario; empty where it passed."""
     folder = tmp_path_factory.mktemp("gloo")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed.tensor"])
@@ -42,48 +42,48 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
 
 
 def free(count: int) -> list[int]:
-    """Ports of this host that nobody listens on."""
+    """Return ports of this host that no process listens on."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [int(one.getsockname()[1]) for one in sockets]
 
 
-def held(reports: Reports, scenario: str) -> None:
+def assert_passed(reports: Reports, scenario: str) -> None:
     wrong = {
         rank: text for rank, report in reports.items() if (text := report.get(scenario, report.get("", "not played")))
     }
     assert not wrong, "\n".join(f"rank {rank}: {text}" for rank, text in wrong.items())
 
 
-@pytest.mark.parametrize("scenario", ["protocol", "splits", "default_device", "nothing_on_an_exception"])
+@pytest.mark.parametrize("scenario", ["protocol", "by_address", "splits", "default_device", "nothing_on_an_exception"])
 def test_the_transport_protocol_over_gloo(reports: Reports, scenario: str) -> None:
-    held(reports, scenario)
+    assert_passed(reports, scenario)
 
 
 @pytest.mark.requirement("RS-UPSTREAM-3", "RS-CACHE-7")
 def test_the_default_group_stands_for_none(reports: Reports) -> None:
-    held(reports, "default_group")
+    assert_passed(reports, "default_group")
 
 
 @pytest.mark.requirement("RS-UPSTREAM-3", "RS-UPSTREAM-13")
 def test_device_meshes_in_a_subgroup(reports: Reports) -> None:
-    held(reports, "subgroup")
+    assert_passed(reports, "subgroup")
 
 
 @pytest.mark.requirement("RS-UPSTREAM-13", "RS-AGREE-1")
 def test_device_meshes_with_ranks_outside_the_group(reports: Reports) -> None:
-    held(reports, "strangers_of_a_group")
+    assert_passed(reports, "strangers_of_a_group")
 
 
 @pytest.mark.requirement("RS-CACHE-10", "RS-AGREE-3")
 def test_clears_on_one_rank_only(reports: Reports) -> None:
-    held(reports, "clears_that_differ")
+    assert_passed(reports, "clears_that_differ")
 
 
 @pytest.mark.requirement("RS-UPSTREAM-13", "RS-UPSTREAM-14")
 def test_two_worlds_that_join_each_keep_their_own_ranks(reports: Reports) -> None:
-    held(reports, "joined_worlds")
+    assert_passed(reports, "joined_worlds")
 
 
 def test_calls_under_inference_mode(reports: Reports) -> None:
-    held(reports, "under_inference_mode")
+    assert_passed(reports, "under_inference_mode")

@@ -1,4 +1,4 @@
-"""Groups of processes that share no torch.distributed world; several worlds at once are in comm/test_gloo.py."""
+"""Groups of processes that share no torch.distributed world; several worlds at once are in transport/test_gloo.py."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from restripe.errors import LayoutError
         ("localhost:1", -1, 2, "got -1"),
     ],
 )
-def test_an_address_or_a_place_that_cannot_be_is_refused(address: str, rank: int, size: int, text: str) -> None:
+def test_an_address_or_a_rank_that_cannot_be_is_refused(address: str, rank: int, size: int, text: str) -> None:
     with pytest.raises(LayoutError, match=text):
         restripe.join(address, rank, size, "cpu")
 
 
-def test_a_process_without_a_world_is_a_member_by_its_place_alone() -> None:
+def test_a_process_without_a_world_is_a_member_by_its_rank_alone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     group = restripe.join(f"127.0.0.1:{port}", 0, 1, "cpu")

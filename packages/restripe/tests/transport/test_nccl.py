@@ -1,4 +1,4 @@
-"""What is called of NCCL, and in which order; nccl4py itself is not there on the CPU, so its calls are noted instead."""
+"""The calls of NCCL and their order; nccl4py itself is not there on the CPU, so its calls are recorded instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from restripe.transport.copy_tables import Piece
+from restripe.transport.protocol import AddressCopy
 
 STREAM = SimpleNamespace(cuda_stream=77)
 
@@ -31,7 +31,7 @@ class Handle:
 
 
 class Parent(Handle):
-    """One that can be split."""
+    """A communicator of nccl4py's that can be split."""
 
     def split(self, color: int | None, key: int) -> Handle:
         self.log.append(("split", color, key))
@@ -45,23 +45,23 @@ def log() -> list[Any]:
 
 @pytest.fixture
 def module(log: list[Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """restripe's module over bindings that note their calls."""
+    """restripe's module over bindings that record their calls."""
 
-    def noting(name: str) -> Any:
+    def recording(name: str) -> Any:
         return lambda *arguments: log.append((name, *arguments))
 
     names = ("group_start", "group_end", "send", "recv", "all_gather", "broadcast")
     bindings: Any = ModuleType("nccl.bindings.nccl")
-    vars(bindings).update({name: noting(name) for name in names}, Comm=lambda pointer: ("comm", pointer))
+    vars(bindings).update({name: recording(name) for name in names}, Comm=lambda pointer: ("comm", pointer))
     package: Any = ModuleType("nccl.bindings")
     package.nccl = bindings
     core: Any = ModuleType("nccl.core")
     vars(core).update(Communicator=Handle, UniqueId=None, get_unique_id=None)
     kernel: Any = ModuleType("restripe.transport.copy_kernel")
-    kernel.loaded = lambda device: ("kernel", device)
-    kernel.copies = lambda pieces, loaded: partial(noting("copies"), pieces, loaded)
-    for one in (ModuleType("nccl"), package, bindings, core, kernel):
-        monkeypatch.setitem(sys.modules, one.__name__, one)
+    kernel.load_kernel = lambda device: ("kernel", device)
+    kernel.prepare_copies = lambda copies, loaded: partial(recording("copies"), copies, loaded)
+    for stub in (ModuleType("nccl"), package, bindings, core, kernel):
+        monkeypatch.setitem(sys.modules, stub.__name__, stub)
     monkeypatch.setattr("restripe.transport.copy_kernel", kernel, raising=False)
     monkeypatch.delitem(sys.modules, "restripe.transport.nccl", raising=False)
     yield importlib.import_module("restripe.transport.nccl")
@@ -71,13 +71,13 @@ def module(log: list[Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 COMM = ("comm", 5)
 
 
-def test_messages_are_posted_in_one_group_with_addresses_and_bytes(module: Any, log: list[Any]) -> None:
+def test_messages_are_submitted_in_one_group_with_addresses_and_bytes(module: Any, log: list[Any]) -> None:
     made = module.NcclCommunicator(Handle(log))
     assert (made.rank, made.size, made.device) == (1, 3, torch.device("cuda", 2))
-    post = made.posts([(100, 8, 0), (200, 4, 2)], [(300, 2, 0)])
+    enqueue = made.p2p([(100, 8, 0), (200, 4, 2)], [(300, 2, 0)])
     assert log == []
     for _ in range(2):
-        post(77)
+        enqueue(77)
     assert log == 2 * [
         ("group_start",),
         ("send", 100, 8, 1, 0, COMM, 77),
@@ -94,37 +94,35 @@ def test_a_group_is_ended_also_where_a_message_fails(module: Any, log: list[Any]
     made = module.NcclCommunicator(Handle(log))
     module.bindings.recv = fail
     with pytest.raises(OSError, match="no such peer"):
-        made.posts([], [(1, 1, 9), (2, 1, 9)])(77)
+        made.p2p([], [(1, 1, 9), (2, 1, 9)])(77)
     assert log == [("group_start",), ("group_end",)]
 
 
 def test_a_message_alone_needs_no_group(module: Any, log: list[Any]) -> None:
     made = module.NcclCommunicator(Handle(log))
-    made.posts([(100, 8, 0)], [])(77)
-    made.posts([], [(300, 2, 0)])(77)
+    made.p2p([(100, 8, 0)], [])(77)
+    made.p2p([], [(300, 2, 0)])(77)
     assert log == [("send", 100, 8, 1, 0, COMM, 77), ("recv", 300, 2, 1, 0, COMM, 77)]
 
 
-def test_all_gathers_and_broadcasts_are_shared_in_one_group(module: Any, log: list[Any]) -> None:
+def test_all_gathers_and_broadcasts_are_submitted_in_one_group(module: Any, log: list[Any]) -> None:
     made = module.NcclCommunicator(Handle(log))
-    made.shares([(10, 12, 2)], [])(77)
-    gather, spread = ("all_gather", 12, 10, 2, 1, COMM, 77), ("broadcast", 20, 20, 4, 1, 1, COMM, 77)
+    made.collectives([(10, 12, 2)], [])(77)
+    gather, broadcast = ("all_gather", 12, 10, 2, 1, COMM, 77), ("broadcast", 20, 20, 4, 1, 1, COMM, 77)
     assert log == [gather]
     log.clear()
-    made.shares([(10, 12, 2)], [(20, 4, 1)])(77)
-    assert log == [("group_start",), gather, spread, ("group_end",)]
+    made.collectives([(10, 12, 2)], [(20, 4, 1)])(77)
+    assert log == [("group_start",), gather, broadcast, ("group_end",)]
 
 
 def test_copies_are_made_on_the_communicator_s_device(module: Any, log: list[Any]) -> None:
-    made, pieces = module.NcclCommunicator(Handle(log)), [Piece(1, 2, (3,), (1,), (1,))]
-    module.kernel.loaded = None  # it was, when the communicator was made
-    made.copies(pieces)(77)
-    assert log == [("copies", pieces, ("kernel", made.device), 77)]
+    made, copies = module.NcclCommunicator(Handle(log)), [AddressCopy(1, 2, (3,), (1,), (1,))]
+    module.copy_kernel.load_kernel = None  # it was loaded when the communicator was made
+    made.copies(copies)(77)
+    assert log == [("copies", copies, ("kernel", made.device), 77)]
 
 
-def test_what_is_called_in_a_group_is_submitted_at_its_end_and_not_at_all_after_an_error(
-    module: Any, log: list[Any]
-) -> None:
+def test_calls_in_a_group_are_submitted_at_its_end_and_not_at_all_after_an_error(module: Any, log: list[Any]) -> None:
     made = module.NcclCommunicator(Handle(log))
     whole = torch.zeros(6, dtype=torch.uint8)
     start = whole.data_ptr()
@@ -159,9 +157,9 @@ def test_a_split_gives_a_communicator_and_lets_its_parent_forget_it(module: Any,
 
 def test_records_of_different_lengths_are_exchanged(module: Any, log: list[Any]) -> None:
     class Echo(module.NcclCommunicator):  # type: ignore[misc]
-        """Three ranks, of which the first says nothing and the last the same as this one."""
+        """Three ranks, of which the first exchanges an empty record and the last the same as this one."""
 
-        def _gather(self, row: torch.Tensor) -> torch.Tensor:
+        def _gather_rows(self, row: torch.Tensor) -> torch.Tensor:
             return torch.stack([torch.zeros_like(row), row, row])
 
     made = Echo(Handle(log))

@@ -1,4 +1,4 @@
-"""Pictures say whose what is, and how much goes where."""
+"""Pictures of moves: the ranks that hold each part, and the bytes between ranks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 from restripe.analysis.drawing import draw_model, draw_pair
 from restripe.analysis.mapping import Move
 from restripe.analysis.spelling import SpellingError, layout
-from restripe.analysis.traffic import plans
+from restripe.analysis.traffic import plan_all_ranks
 
 
 def drawn(path: Path, src: str, dst: str, *shape: int, ranks: str | None = None) -> list[str]:
-    """Draw a move, and give the texts in the picture."""
+    """Draw a move, and return the texts in the picture."""
     source = layout(src)
     move = Move("w", "", shape, torch.bfloat16, source, layout(dst, None, ranks, first=len(source.mesh.ranks)))
-    draw_pair(move, plans(move.src, move.dst, shape), path, "a caption")
+    draw_pair(move, plan_all_ranks(move.src, move.dst, shape), path, "a caption")
     return re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text(encoding="utf-8"))
 
 
@@ -37,20 +37,20 @@ def test_both_maps_and_the_matrix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dst", "shape", "how"),
+    ("dst", "shape", "meaning"),
     [
         ("2x2:R,S(1)", (8, 8), "joined ranks need the same: each receives a part of it, then they exchange"),
         ("2:R", (), "joined ranks need the same: one receives it and passes it on"),
         ("4:S(0)", (8, 8), ""),
     ],
 )
-def test_what_joins_ranks_is_told(tmp_path: Path, dst: str, shape: tuple[int, ...], how: str) -> None:
-    found = "\n".join(drawn(tmp_path / "move.svg", "2:R", dst, *shape))
-    assert ("joined" in found) == bool(how)
-    assert how in found
+def test_joined_ranks_are_explained(tmp_path: Path, dst: str, shape: tuple[int, ...], meaning: str) -> None:
+    texts = "\n".join(drawn(tmp_path / "move.svg", "2:R", dst, *shape))
+    assert ("joined" in texts) == bool(meaning)
+    assert meaning in texts
 
 
-def test_what_stays_is_told(tmp_path: Path) -> None:
+def test_bytes_that_stay_are_explained(tmp_path: Path) -> None:
     assert "rows send, columns receive, grey stays on the rank" in drawn(
         tmp_path / "move.svg", "2:S(0)", "2:S(1)", 8, 8, ranks="0-1"
     )
@@ -72,11 +72,11 @@ def test_every_kind_of_move_is_drawn(tmp_path: Path, src: str, dst: str, shape: 
 
 
 def test_pictures_are_small_and_the_same_each_time(tmp_path: Path) -> None:
-    one, other = (tmp_path / name for name in ("one.svg", "other.svg"))
-    drawn(one, "8:S(0)", "2x4:R,S(1)", 4096, 2560)
-    drawn(other, "8:S(0)", "2x4:R,S(1)", 4096, 2560)
-    assert one.read_bytes() == other.read_bytes()
-    assert one.stat().st_size < 100_000
+    picture, again = (tmp_path / name for name in ("picture.svg", "again.svg"))
+    drawn(picture, "8:S(0)", "2x4:R,S(1)", 4096, 2560)
+    drawn(again, "8:S(0)", "2x4:R,S(1)", 4096, 2560)
+    assert picture.read_bytes() == again.read_bytes()
+    assert picture.stat().st_size < 100_000
 
 
 def test_a_model_s_matrix(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a map shows of a tensor of any number of dims."""
+"""Ownership maps of tensors of any number of dims."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from restripe.analysis.drawing.colours import Colours
-from restripe.analysis.drawing.maps import Piece, View, draw_map, owners
+from restripe.analysis.drawing.maps import Piece, View, draw_map, holders_by_box
 from restripe.layout.chunked import Region
 
 HALVES: dict[int, Region] = {0: (((0, 2),), ((0, 4),), ((0, 6),)), 1: (((2, 4),), ((0, 4),), ((0, 6),))}
@@ -25,7 +25,7 @@ def test_the_dims_that_are_cut_are_shown() -> None:
 def test_boxes_and_who_holds_them() -> None:
     view = View((8, 2), 0, 1)
     spread: Region = (((0, 2), (4, 6)), ((0, 2),))
-    assert owners(view, {3: spread, 1: spread, 2: (((2, 4),), ((0, 2),)), 5: ((), ((0, 2),))}) == {
+    assert holders_by_box(view, {3: spread, 1: spread, 2: (((2, 4),), ((0, 2),)), 5: ((), ((0, 2),))}) == {
         ((0, 2), (0, 2)): [1, 3],
         ((4, 6), (0, 2)): [1, 3],
         ((2, 4), (0, 2)): [2],
@@ -33,11 +33,11 @@ def test_boxes_and_who_holds_them() -> None:
 
 
 def discs(view: View, regions: dict[int, Region], pieces: list[Piece]) -> set[tuple[float, float]]:
-    """Where discs are drawn, across and down."""
+    """Return the centres of the discs, across and down."""
     axes = Figure().subplots()
     draw_map(axes, view, regions, pieces, Colours([0, 1, 2, 3]))
-    places: list[Any] = [line.get_xydata() for line in axes.lines if line.get_marker() == "o"]
-    return {(float(x), float(y)) for ((x, y),) in places}
+    centres: list[Any] = [line.get_xydata() for line in axes.lines if line.get_marker() == "o"]
+    return {(float(x), float(y)) for ((x, y),) in centres}
 
 
 def test_replicas_stand_on_the_parts_that_they_take() -> None:

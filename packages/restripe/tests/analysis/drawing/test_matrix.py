@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from restripe.analysis.drawing.colours import Colours, ink
-from restripe.analysis.drawing.matrix import brief, crossings, unit
+from restripe.analysis.drawing.colours import Colours, text_colour
+from restripe.analysis.drawing.matrix import between_ranks, choose_unit, format_figure
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,11 @@ from restripe.analysis.drawing.matrix import brief, crossings, unit
     ],
 )
 def test_figures(size: int, scale: int, text: str) -> None:
-    assert brief(size, scale) == text
+    assert format_figure(size, scale) == text
 
 
 def test_units() -> None:
-    assert [unit(most) for most in (2_621_440, 1_000, 999, 0)] == [
+    assert [choose_unit(most) for most in (2_621_440, 1_000, 999, 0)] == [
         (10**6, "MB"),
         (10**3, "kB"),
         (1, "bytes"),
@@ -32,10 +32,10 @@ def test_units() -> None:
 
 
 def test_what_stays_does_not_cross() -> None:
-    assert crossings({(0, 0): 4, (0, 1): 2}) == {(0, 1): 2}
+    assert between_ranks({(0, 0): 4, (0, 1): 2}) == {(0, 1): 2}
 
 
 def test_every_rank_has_a_colour_that_its_number_can_be_read_on() -> None:
     colours = Colours(range(16))
     assert len({colours[rank] for rank in range(16)}) == 16
-    assert (ink("#ffffff"), ink("#000000")) == ("#222222", "#ffffff")
+    assert (text_colour("#ffffff"), text_colour("#000000")) == ("#222222", "#ffffff")

@@ -11,7 +11,7 @@ import torch
 
 from restripe.analysis.mapping import Move
 from restripe.analysis.spelling import layout
-from restripe.bench.rows import DTYPE, Row
+from restripe.bench.transfers import DTYPE, Row
 
 from ..conftest import Worlds
 from ..helpers.world import Group
@@ -22,9 +22,9 @@ TWO = (("a", (64, 96)), ("b", (4, 8)))  # large enough to have bytes of every va
 Tensors = Sequence[tuple[str, tuple[int, ...]]]
 
 
-def row(src: str, dst: str, first: int, tensors: Tensors = TWO, repeats: int = 30) -> Row:
-    """A row of tensors of one pair of layouts; the destination's ranks count up from `first`."""
-    sides = layout(src), layout(dst, first=first)
+def row(src: str, dst: str, dst_start: int, tensors: Tensors = TWO, repeats: int = 30) -> Row:
+    """Return a row of tensors of one pair of layouts; the destination's ranks count up from `dst_start`."""
+    sides = layout(src), layout(dst, first=dst_start)
     return Row(f"{src} to {dst}", tuple(Move(name, "", shape, DTYPE, *sides) for name, shape in tensors), repeats)
 
 
@@ -49,14 +49,14 @@ class Stream:
 
 
 class Record(list[str]):
-    """What was asked of the GPU, in order; its streams, the current one first."""
+    """The calls of the GPU, in order; its streams, the current one at the start."""
 
     def __init__(self) -> None:
         super().__init__()
         self.streams = [Stream()]
 
     def stream(self, *_: object) -> Stream:
-        """A new stream."""
+        """Return a new stream."""
         self.streams.append(Stream())
         return self.streams[-1]
 
@@ -65,20 +65,20 @@ class Record(list[str]):
 
 
 class Event:
-    """Notes its place; the time between two is that of the calls noted between them, a millisecond each."""
+    """An event that knows its place in the record: the time between two is a millisecond for each call between them."""
 
     def __init__(self, record: Record) -> None:
-        self._record, self._place = record, 0
+        self._record, self._index = record, 0
 
     def record(self) -> None:
         self._record.append("event")
-        self._place = len(self._record)
+        self._index = len(self._record)
 
     def synchronize(self) -> None:
         self._record.append("synchronize")
 
     def elapsed_time(self, end: Event) -> float:
-        return float(end._place - 1 - self._place)
+        return float(end._index - 1 - self._index)
 
 
 @pytest.fixture
@@ -95,6 +95,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Record:
         "reset_peak_memory_stats": record.note("reset"),
         "max_memory_allocated": lambda: 0,
     }
+    monkeypatch.setattr("gpu_bench.clock.has_gpu", lambda: True)
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     return record
