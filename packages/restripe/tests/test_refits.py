@@ -47,11 +47,11 @@ BATCH = {
 
 def items(moves: dict[str, Move], rank: int) -> list[Item]:
     """Return the items that a rank knows, each with the sides whose meshes the rank is in."""
-    known = []
+    listed = []
     for name, move in moves.items():
         sides = {key: side.layout for key, side in (("src", move.src), ("dst", move.dst)) if rank in side.layout.mesh}
-        known += [Item(name, move.shape, move.dtype, **sides)] if sides else []
-    return known
+        listed += [Item(name, move.shape, move.dtype, **sides)] if sides else []
+    return listed
 
 
 Pairs = dict[str, tuple[torch.Tensor | None, torch.Tensor | None]]
@@ -123,8 +123,8 @@ def test_few_operations_a_round_cut_the_pairs_and_stay_exact(worlds: Worlds, mon
 @pytest.mark.requirement("RS-BATCH-3", "RS-ERROR-3")
 def test_a_name_given_twice_is_an_error_on_every_rank(worlds: Worlds) -> None:
     def body(group: Group) -> None:
-        known = items(BATCH, group.rank)
-        Resharder(group).prepare(known + known[:1] if group.rank == 1 else known)
+        listed = items(BATCH, group.rank)
+        Resharder(group).prepare(listed + listed[:1] if group.rank == 1 else listed)
 
     (text,) = set(worlds(4).assert_all_raise(body, LayoutError))
     assert text.startswith("rank 1: items ['norm'] are given more than once")
@@ -152,8 +152,8 @@ def test_a_faulty_or_differing_item_on_one_rank_is_an_error_on_all(
 ) -> None:
     def body(group: Group) -> None:
         name = getattr(item, "name", None)
-        known = [other for other in items(BATCH, group.rank) if other.name != name or group.rank != 3]
-        Resharder(group).prepare([*known, item] if group.rank == 3 else known)
+        listed = [other for other in items(BATCH, group.rank) if other.name != name or group.rank != 3]
+        Resharder(group).prepare([*listed, item] if group.rank == 3 else listed)
 
     world = worlds(4)
     texts = world.assert_all_raise(body, kind)

@@ -185,10 +185,10 @@ def test_segments_have_to_add_up_to_their_dim() -> None:
 @given(partitions() | woven_partitions())
 def test_the_offsets_of_a_place_lead_back_to_its_rank(partition: Partition) -> None:
     for index, rank in enumerate(partition.mesh.ranks):
-        place = partition.position(rank)
-        assert place is not None
-        shard = partition.shard_offset(place.shard)
-        assert shard + partition.replica_offset(place.replica) == index
+        position = partition.position(rank)
+        assert position is not None
+        shard = partition.shard_offset(position.shard)
+        assert shard + partition.replica_offset(position.replica) == index
         assert partition.holds(rank, shard)
         assert not partition.holds(rank, shard + 1)
     assert partition.position(len(partition.mesh.ranks)) is None
@@ -201,10 +201,10 @@ def test_the_offsets_of_a_place_lead_back_to_its_rank(partition: Partition) -> N
 def test_a_replica_group_lists_the_ranks_of_one_shard_by_replica(partition: Partition) -> None:
     by_shard: dict[Any, list[int]] = {}
     for rank in partition.mesh.ranks:
-        place = partition.position(rank)
-        assert place is not None
-        members = by_shard.setdefault(place.shard, [])
-        assert place.replica == len(members)
+        position = partition.position(rank)
+        assert position is not None
+        members = by_shard.setdefault(position.shard, [])
+        assert position.replica == len(members)
         members.append(rank)
     groups = {members for members in map(tuple, by_shard.values()) if len(members) > 1}
     assert set(replica_groups(partition.layout)) == groups

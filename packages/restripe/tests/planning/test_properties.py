@@ -167,11 +167,9 @@ def test_every_pair_of_layouts_obeys_the_laws() -> None:
     @settings(max_examples=LAYOUTS + 2_000, deadline=None, derandomize=True)
     @given(drawings())
     def obey(drawn: Drawn) -> None:
-        world = drawn.shared_plans()
+        world = drawn.plans()
         for check in CHECKS:
             check(drawn, world)
-        rank = (drawn.src.ranks[0] + drawn.rotation) % drawn.world
-        assert plan(*drawn.layouts(), drawn.shape, rank, drawn.rotation) == world[rank]
         if drawn not in seen:
             kinds[world[0].reason] += 1
         seen.add(drawn)
@@ -205,5 +203,5 @@ def test_a_rank_plans_alone_as_it_does_among_all(drawn: Drawn) -> None:
 def test_a_planner_that_ranks_and_turns_share_plans_as_one_of_each_rank_s_own(drawn: Drawn) -> None:
     shared = make_planner(*drawn.layouts(), drawn.shape)
     for rotation in (drawn.rotation, drawn.rotation + 1):
-        found = [shared.plan(rank, rotation) for rank in range(drawn.world)]
-        assert found == drawn._replace(rotation=rotation).plans()
+        plans = [shared.plan(rank, rotation) for rank in range(drawn.world)]
+        assert plans == drawn._replace(rotation=rotation).plans()

@@ -80,10 +80,10 @@ def test_every_pair_of_views_that_occurs_is_found_and_no_other(
 def test_without_the_walk_no_view_is_missed(cuts: list[tuple[ChunkedDim, ChunkedDim]], stripes: int) -> None:
     counts = [stripes, 1, 1][: len(cuts)]
     sides = [src for src, _ in cuts], [dst for _, dst in cuts]
-    found = contiguities(*sides, counts)
+    pairs = contiguities(*sides, counts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(import_module("restripe.planning.strategy"), "MAX_WALK", 0)
-        assert contiguities(*sides, counts) >= found
+        assert contiguities(*sides, counts) >= pairs
 
 
 def test_chunks_that_never_fall_together_are_not_walked() -> None:
@@ -91,9 +91,9 @@ def test_chunks_that_never_fall_together_are_not_walked() -> None:
     src, dst = ChunkedDim(50331653, (8192,)), ChunkedDim(50331653, (6144,))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ChunkedDim, "owner", None)  # a walk would ask for the owner of every edge
-        found = contiguities([src, src], [dst, dst], [1, 1])
+        pairs = contiguities([src, src], [dst, dst], [1, 1])
     broken = {Contiguity.WHOLE, Contiguity.BROKEN}
-    assert found >= set(product(broken, broken)) - {(Contiguity.WHOLE, Contiguity.WHOLE)}
+    assert pairs >= set(product(broken, broken)) - {(Contiguity.WHOLE, Contiguity.WHOLE)}
 
 
 def layout(shape: tuple[int, ...], first: int, *shards: int | None) -> Layout:

@@ -251,11 +251,11 @@ def _held_lengths(parts: DimParts) -> set[int]:
 def _runs_in_list(parts: DimParts, index: int, lo: int, hi: int) -> Iterator[Interval]:
     """Yield where in the list the elements [lo, hi) of what a coordinate holds lie."""
     number = parts.part_reached(lo, index)
-    place = parts.held_before(number, index)
-    while place < hi:
+    before = parts.held_before(number, index)
+    while before < hi:
         start, length = parts.bounds_of(number)
         held = _chunk_length(length, parts.size, index)
-        first = start + -(-length // parts.size) * index - place
-        if place + held > lo:
-            yield first + max(place, lo), first + min(place + held, hi)
-        place, number = place + held, number + 1
+        shift = start + -(-length // parts.size) * index - before
+        if before + held > lo:
+            yield shift + max(before, lo), shift + min(before + held, hi)
+        before, number = before + held, number + 1
